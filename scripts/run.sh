@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# `make run`, once everything is built: generates text with a model whose weights are spread
+# over an accelerator and the CPU, and says what went where.
+#
+#   MODEL          a GGUF model; default: a small one with random weights, made once
+#   PROMPT         what to continue
+#   ATS_BUILD_DIR  our build (default: build/release)
+#   ATS_CACHE_DIR  where the made model is kept (default: $ATS_CACHE, else ~/.cache/ats)
+#   ATS_LLAMA_SRC, ATS_LLAMA_BIN  llama.cpp's sources and programs
+#   ATS_EMULATE, ATS_VRAM, ...    as in `ats --help`; what is set is respected
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+build=${ATS_BUILD_DIR:-build/${PRESET:-release}}
+cache=${ATS_CACHE_DIR:-${ATS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ats}}
+ats=$build/bin/ats
+tokens=32
+context_tokens=1024 # the default, a model's whole training context, may be huge
+
+fail() {
+    printf 'run: %s\n' "$*" >&2
+    exit 1
+}
+
+# Prints the path of the made model. The number in its name changes when `ats synth` writes
+# something else for the same options.
+made_model() {
+    local path=$cache/models/random-qwen3moe-1.gguf
+    if [ ! -f "$path" ]; then
+        mkdir -p "$cache/models" || fail "cannot create $cache/models"
+        "$ats" synth --arch qwen3moe --seed 1 --out "$path" >&2
+    fi
+    printf '%s\n' "$path"
+}
+
+[ -x "$ats" ] || fail "$ats is missing: run \`make build\`"
+
+if [ -n "${MODEL:-}" ]; then
+    [ -f "$MODEL" ] || fail "MODEL=$MODEL: no such file"
+    model=$MODEL
+    batch=()
+else
+    model=$(made_model)
+    batch=(-ub 32) # or its working memory, 64 MB of logits, is larger than the model
+fi
+
+# Half of the model, so that both sides have something to do.
+half=$(($(stat -L -c %s "$model") / 2))
+
+devices=$("$ats" devices --json)
+accelerator=$(jq -r '.ats[0].accelerator // .ats[0].description // empty' <<<"$devices")
+if [ -z "$accelerator" ] && [ -z "${ATS_EMULATE:-}" ]; then
+    export ATS_EMULATE=emu-small
+fi
+if [ -n "${ATS_EMULATE:-}" ]; then
+    : "${ATS_VRAM:=$half}"
+    echo "Accelerator: emulated ($ATS_EMULATE): it behaves like a GPU and computes on the CPU"
+else
+    [ -n "${MODEL:-}" ] || : "${ATS_VRAM:=$half}"
+    echo "Accelerator: $accelerator"
+fi
+[ -z "${ATS_VRAM:-}" ] || export ATS_VRAM
+
+echo "Model:       $model"
+if [ -z "${MODEL:-}" ]; then
+    echo '             made here: random weights and a real tokenizer, so its text makes no sense'
+    echo '             (MODEL=file.gguf PROMPT="..." make run takes a real one)'
+fi
+echo
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+log=$work/llama.log
+stats=$work/stats.json
+
+status=0
+"$ats" run --stats "$stats" -m "$model" -p "${PROMPT:-The little robot opened the door and}" \
+    -n "$tokens" -c "$context_tokens" "${batch[@]}" -no-cnv --perf --seed 1 </dev/null 2>"$log" || status=$?
+if [ "$status" -ne 0 ]; then
+    kept=$cache/run.log
+    mkdir -p "$cache" && cp "$log" "$kept"
+    tail -n 15 "$log" >&2
+    fail "llama-completion ended with exit code $status; its whole log is in $kept"
+fi
+
+echo
+"$ats" report "$stats" --timings "$log"

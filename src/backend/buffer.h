@@ -1,0 +1,93 @@
+/* ATS buffers: memory of an ATS device as ggml sees it.
+ *
+ * A buffer is an area of host memory: the address of a tensor is its host
+ * address. Behind it, tensors may also (or only) live in VRAM, in two ways:
+ *
+ * - A *compute* buffer (ggml's graph allocator recycles its memory from tensor to
+ *   tensor) has a mirror in VRAM of the same layout. Which bytes are valid on
+ *   which side is a range map.
+ * - Any other buffer keeps a *record* per tensor: its bytes are valid in host
+ *   memory, in VRAM, or both. A record that lives in VRAM only has given its host
+ *   pages back to the system.
+ *
+ * So the CPU runs llama.cpp's own tensors as they are, and the accelerator runs
+ * stand-ins whose addresses are in VRAM.
+ *
+ * Locking: see device.h. */
+#ifndef ATS_BACKEND_BUFFER_H
+#define ATS_BACKEND_BUFFER_H
+
+#include "backend/device.h"
+#include "backend/range_map.h"
+#include "plan/side.h"
+
+struct ats_vram_block;
+
+/* A tensor in a buffer that is not a compute buffer. Owned by its buffer; its
+ * address is stable. */
+struct ats_record {
+    struct ats_buffer *buffer;
+    size_t begin; /* offset in the buffer */
+    size_t bytes;
+    struct ggml_tensor as_made; /* the tensor when ggml first told of it: name, type, shape */
+    ats_side_set valid;
+    ats_side_set home;            /* where the placement wants it; 0: not placed */
+    struct ats_vram_block *block; /* VRAM that it occupies, or NULL */
+    struct ggml_tensor accel;     /* its stand-in in VRAM, if block is not NULL */
+};
+
+struct ats_buffer {
+    struct ats_device *device;
+    ggml_backend_buffer_t ggml;
+    char *base;
+    size_t size;
+    bool owns_memory; /* false: the file mapping of llama.cpp */
+
+    struct ats_record **records; /* sorted by begin, disjoint */
+    size_t n_records;
+    size_t records_capacity;
+
+    ggml_backend_buffer_t mirror; /* VRAM of a compute buffer, or NULL until needed */
+    char *mirror_base;
+    struct ats_range_map ranges;
+    struct ats_range_map scratch;
+
+    struct ats_buffer *next;
+    struct ats_buffer *previous;
+};
+
+/* ggml's interface of the buffer type of `device`. */
+void ats_buffer_type_init(struct ats_device *device);
+
+/* A buffer over memory that belongs to the caller (llama.cpp's file mapping). */
+ggml_backend_buffer_t ats_buffer_from_host_ptr(struct ats_device *device, void *ptr, size_t size);
+
+/* The ATS buffer behind a ggml buffer, or NULL if it is another backend's (or an
+ * empty dummy without memory). */
+struct ats_buffer *ats_buffer_of(ggml_backend_buffer_t buffer);
+
+static inline bool ats_buffer_is_compute(const struct ats_buffer *buffer) {
+    return buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
+}
+
+/* The record that holds the bytes at `offset`, or NULL. */
+struct ats_record *ats_buffer_find(const struct ats_buffer *buffer, size_t offset);
+
+/* The record of a root tensor; makes one if ggml never announced the tensor.
+ * Needs the write lock. NULL: out of memory. */
+struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root);
+
+/* Address of a record's host copy. */
+static inline void *ats_record_host(const struct ats_record *record) {
+    return record->buffer->base + record->begin;
+}
+
+/* A tensor of raw bytes in another backend's buffer, to copy to and from it. */
+struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes);
+
+/* Reads `size` bytes of `tensor` behind `offset`, ordered behind the work of
+ * `accel` if that is given. Needs the read lock. */
+void ats_buffer_read(const struct ggml_tensor *tensor, void *data, size_t offset, size_t size,
+                     ggml_backend_t accel);
+
+#endif

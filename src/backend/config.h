@@ -1,0 +1,26 @@
+/* What the user asked for, read once from the environment when the library is
+ * loaded. See docs/configuration.md for each variable. */
+#ifndef ATS_BACKEND_CONFIG_H
+#define ATS_BACKEND_CONFIG_H
+
+#include "base/error.h"
+#include "plan/placement.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ats_config {
+    const char *accel;  /* ATS_ACCEL: comma-separated device names; NULL: all */
+    bool has_budget;    /* ATS_VRAM was given */
+    size_t budget;      /* bytes per accelerator */
+    struct ats_rule rule; /* ATS_PLACEMENT */
+    struct ats_placement_table table;
+    const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
+    const char *stats;    /* ATS_STATS: file for the summary; NULL: none */
+};
+
+/* Reads the environment. Fails on the first value that makes no sense, naming
+ * the variable. Strings are borrowed from the environment. */
+bool ats_config_read(struct ats_config *config, struct ats_error *err);
+
+#endif

@@ -1,0 +1,76 @@
+/* Description of a ggml graph for the planner: its operators, their roots, and
+ * where each root is.
+ *
+ * The only place that reads the meaning of a ggml graph; what comes out is plain
+ * data (plan/graph_desc.h) and the tables that lead back to tensors. */
+#ifndef ATS_BACKEND_DESCRIBE_H
+#define ATS_BACKEND_DESCRIBE_H
+
+#include "backend/buffer.h"
+#include "plan/graph_desc.h"
+
+#include <uthash.h>
+
+/* Where a root is. Exactly one of record and "part of a compute buffer" holds;
+ * buffer is NULL for host memory of another backend, which only the CPU reads. */
+struct ats_location {
+    struct ats_buffer *buffer;
+    struct ats_record *record;
+    size_t begin;
+    size_t bytes;
+    const struct ggml_tensor *tensor;
+    size_t first_use;   /* operator that uses it first */
+    size_t last_write;  /* operator that writes it last */
+    bool written;
+    bool is_node;       /* an operator of this graph makes it */
+    bool host_can;      /* the CPU supports every operator that uses it */
+    bool accel_can;     /* the accelerator likewise */
+};
+
+/* What is known of one tensor of the graph. */
+struct ats_tensor_entry {
+    const struct ggml_tensor *tensor; /* key */
+    int32_t root;                     /* index of its root, or ATS_NO_ROOT */
+    int32_t node;                     /* its index in the graph, or -1: made elsewhere */
+    struct ggml_tensor *stand_in;     /* its stand-in on the accelerator, made later */
+    UT_hash_handle hh;
+};
+
+struct ats_description {
+    struct ats_graph_desc graph;
+    struct ats_op *ops;
+    uint32_t *reads;
+    struct ats_root *roots;
+    struct ats_location *locations; /* one per root */
+    struct ats_tensor_entry *entries;
+    struct ats_tensor_entry *table; /* the hash over entries */
+    size_t n_entries;
+    size_t n_reads;
+};
+
+/* Describes `cgraph`. Needs the device's write lock, because it may make records.
+ * Fails on memory, or on tensors that are in no memory of this device or the host. */
+bool ats_describe(struct ats_device *device, const struct ggml_cgraph *cgraph,
+                  struct ats_description *out, struct ats_error *err);
+
+/* Fills in what depends on where records live: the homes of the roots. */
+void ats_describe_homes(struct ats_description *description);
+
+void ats_description_free(struct ats_description *description);
+
+/* The entry of a tensor of the described graph, or NULL. */
+struct ats_tensor_entry *ats_description_find(struct ats_description *description,
+                                              const struct ggml_tensor *tensor);
+
+/* The tensor at the end of a chain of views. */
+static inline const struct ggml_tensor *ats_root_of(const struct ggml_tensor *tensor) {
+    while (tensor->view_src != NULL) {
+        tensor = tensor->view_src;
+    }
+    return tensor;
+}
+
+/* Whether the operator does nothing when a graph is run. */
+bool ats_op_is_empty(const struct ggml_tensor *node);
+
+#endif

@@ -1,0 +1,77 @@
+/* An ATS device: one accelerator (any other ggml GPU device) and the CPU, offered
+ * to llama.cpp as one device.
+ *
+ * Ownership: devices live as long as the process, as ggml's registry has no way
+ * to give them back.
+ *
+ * Locking: `lock` guards where tensors live. Whoever runs a graph or touches
+ * tensor data holds it for reading; whoever places, moves or frees tensors holds
+ * it for writing, and then no graph of this device is between its first and its
+ * last split. A validity set of a record that is not a weight changes under the
+ * read lock, by the one context that owns the tensor. */
+#ifndef ATS_BACKEND_DEVICE_H
+#define ATS_BACKEND_DEVICE_H
+
+#include "backend/config.h"
+#include "bind/ggml_bind.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct ats_buffer;
+struct ats_stream;
+
+/* Counters of a device, for the summary. */
+struct ats_device_counters {
+    atomic_ullong graphs;      /* graph computations */
+    atomic_ullong plans_built; /* graph plans built; the rest were reused */
+    atomic_ullong splits;      /* splits executed */
+    atomic_ullong last_splits; /* splits of the latest graph */
+    atomic_ullong copied_to_accel_bytes;
+    atomic_ullong copied_to_host_bytes;
+};
+
+struct ats_device {
+    struct ggml_backend_device ggml;
+    struct ggml_backend_buffer_type buffer_type;
+    const struct ats_config *config;
+    char name[16];         /* ATS0, ATS1, ... */
+    char description[160]; /* what it wraps */
+    ggml_backend_dev_t accel;
+    ggml_backend_dev_t cpu;
+    ggml_backend_buffer_type_t accel_buffer_type;
+    size_t n_peers; /* ATS devices in this process, among which host memory is shared */
+
+    pthread_rwlock_t lock;
+    struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */
+    struct ats_stream *streams; /* all backend instances, likewise */
+    size_t vram_budget;         /* bytes that may be taken from the accelerator */
+    size_t vram_used;           /* bytes taken: weights, state, compute memory */
+    bool budget_known;
+    uint64_t epoch; /* counts moves out of VRAM; a graph plan of an older epoch is void */
+
+    struct ats_device_counters counters;
+};
+
+/* Finds the accelerators and creates a device for each. Called once, when the
+ * library is loaded. False with an error if the configuration names a device that
+ * does not exist; no accelerator at all is not an error. */
+bool ats_devices_create(const struct ats_config *config, ggml_backend_reg_t reg,
+                        struct ats_error *err);
+
+size_t ats_device_count(void);
+struct ats_device *ats_device_at(size_t index);
+
+/* The device of a ggml device handle of this library. */
+static inline struct ats_device *ats_device_of(ggml_backend_dev_t dev) {
+    return dev->context;
+}
+
+/* Sets the VRAM budget on first use: what the user asked for, clamped to what is
+ * free, or what is free less a margin. Needs the write lock. */
+void ats_device_settle_budget(struct ats_device *device);
+
+/* Bytes of host memory that can still be used without swapping, 0 if unknown. */
+size_t ats_host_memory_available(size_t *total);
+
+#endif

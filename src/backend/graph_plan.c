@@ -1,0 +1,403 @@
+#include "backend/graph_plan.h"
+
+#include "backend/place.h"
+#include "backend/residency.h"
+#include "base/rng.h"
+#include "plan/partition.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct builder {
+    struct ats_stream *stream;
+    struct ats_device *device;
+    const struct ggml_cgraph *cgraph;
+    struct ats_description description;
+    enum ats_side *sides;
+    struct ats_schedule schedule;
+    struct ats_graph_plan *plan;
+    struct ats_error *err;
+};
+
+/* ---- sides ---- */
+
+/* Leaves only the CPU to every operator that it supports. */
+static void avoid_accel(struct builder *b) {
+    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
+        if ((b->description.ops[i].supported & ATS_ON(ATS_HOST)) != 0) {
+            b->description.ops[i].supported = ATS_ON(ATS_HOST);
+        }
+    }
+    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
+        struct ats_location *location = &b->description.locations[r];
+        location->accel_can = location->accel_can && !location->host_can;
+    }
+}
+
+/* The rules `host` and `vram` decide for operators whose side is free, too. */
+static void lean(struct builder *b) {
+    const enum ats_rule_kind rule = b->device->config->rule.kind;
+    if (rule != ATS_RULE_HOST && rule != ATS_RULE_VRAM) {
+        return;
+    }
+    const float out_of_the_question = 1e4F;
+    const enum ats_side avoided = rule == ATS_RULE_HOST ? ATS_ACCEL : ATS_HOST;
+    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
+        b->description.ops[i].cost_us[avoided] *= out_of_the_question;
+    }
+}
+
+static bool choose_sides(struct builder *b) {
+    const struct ats_config *config = b->device->config;
+    if (config->rule.kind == ATS_RULE_RANDOM) {
+        struct ats_rng mix = {.state = config->rule.seed + b->stream->n_built};
+        ats_partition_random(&b->description.graph, ats_rng_next(&mix), b->sides);
+        return true;
+    }
+    return ats_partition(&b->description.graph, &ats_partition_default_costs, b->sides) ||
+           ats_fail(b->err, "out of memory");
+}
+
+/* ---- memory ---- */
+
+/* Compute memory on the accelerator for the graph's compute buffers. */
+static bool take_mirrors(struct builder *b, struct ats_error *err) {
+    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
+        const struct ats_location *location = &b->description.locations[r];
+        if (location->buffer != NULL && location->record == NULL &&
+            !ats_mirror_take(location->buffer, err)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool take_record(struct builder *b, struct ats_record *record) {
+    if (record == NULL || record->block != NULL) {
+        return true;
+    }
+    struct ats_error first = {{0}};
+    if (ats_vram_take(b->device, &record, 1, &first)) {
+        return true;
+    }
+    return ats_residency_make_room(b->device, ats_vram_bytes(b->device, &record->as_made), b->err) &&
+           ats_vram_take(b->device, &record, 1, b->err);
+}
+
+/* VRAM for everything that the accelerator's operators touch. */
+static bool take_operands(struct builder *b) {
+    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
+        const struct ats_op *op = &b->description.ops[i];
+        if (b->sides[i] != ATS_ACCEL || op->write < 0) {
+            continue;
+        }
+        for (uint32_t n = 0; n <= op->n_reads; n++) {
+            const size_t root = n < op->n_reads ? b->description.reads[op->first_read + n]
+                                                : (size_t)op->write;
+            if (!take_record(b, b->description.locations[root].record)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* Brings data that this graph only reads to where it is read, now, under the write lock:
+ * it may be shared with other contexts. What the graph writes is brought when it runs. */
+static bool bring_read_only(struct builder *b) {
+    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
+        const struct ats_location *location = &b->description.locations[r];
+        struct ats_record *record = location->record;
+        if (record == NULL || location->written) {
+            continue;
+        }
+        const ats_side_set needs = b->schedule.needs[r];
+        for (int side = 0; side < ATS_SIDES; side++) {
+            if ((needs & ATS_ON(side)) != 0 &&
+                !ats_record_bring(record, (enum ats_side)side, b->stream->accel, b->err)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* ---- the plan's tables ---- */
+
+static struct ats_transfer transfer_of(const struct ats_location *location) {
+    struct ats_transfer transfer = {
+        .buffer = location->buffer,
+        .record = location->record,
+        .begin = location->begin,
+        .bytes = location->bytes,
+    };
+    if (ats_accel_buffer(location) != NULL) {
+        const char *host = location->buffer->base + location->begin;
+        transfer.accel = ats_raw_tensor(ats_accel_buffer(location),
+                                        ats_accel_address(location, host), location->bytes);
+    }
+    return transfer;
+}
+
+static bool is_checked_at_run(const struct ats_location *location, ats_side_set needs) {
+    return needs != 0 && location->buffer != NULL &&
+           (location->record == NULL || location->written);
+}
+
+static bool fill_externals(struct builder *b) {
+    struct ats_graph_plan *plan = b->plan;
+    plan->externals = calloc(b->description.graph.n_roots + 1, sizeof(*plan->externals));
+    if (plan->externals == NULL) {
+        return false;
+    }
+    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
+        const struct ats_location *location = &b->description.locations[r];
+        if (is_checked_at_run(location, b->schedule.needs[r])) {
+            plan->externals[plan->n_externals++] = (struct ats_external){
+                .transfer = transfer_of(location), .needs = b->schedule.needs[r]};
+        }
+    }
+    return true;
+}
+
+static bool fill_copies(struct builder *b) {
+    struct ats_graph_plan *plan = b->plan;
+    plan->copies = calloc(b->schedule.n_copies + 1, sizeof(*plan->copies));
+    if (plan->copies == NULL) {
+        return false;
+    }
+    for (size_t c = 0; c < b->schedule.n_copies; c++) {
+        plan->copies[plan->n_copies++] =
+            transfer_of(&b->description.locations[b->schedule.copies[c]]);
+    }
+    return true;
+}
+
+static bool computes(const struct builder *b, const struct ats_split *split) {
+    for (uint32_t i = 0; i < split->n_ops; i++) {
+        if (b->description.ops[split->first_op + i].write != ATS_NO_ROOT) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool fill_splits(struct builder *b) {
+    struct ats_graph_plan *plan = b->plan;
+    const size_t n_nodes = b->description.graph.n_ops;
+    plan->splits = calloc(b->schedule.n_splits + 1, sizeof(*plan->splits));
+    plan->host_nodes = calloc(n_nodes + 1, sizeof(struct ggml_tensor *));
+    if (plan->splits == NULL || plan->host_nodes == NULL) {
+        return false;
+    }
+    memcpy(plan->host_nodes, b->cgraph->nodes, n_nodes * sizeof(struct ggml_tensor *));
+    for (size_t s = 0; s < b->schedule.n_splits; s++) {
+        const struct ats_split *split = &b->schedule.splits[s];
+        const bool on_accel = split->side == ATS_ACCEL;
+        plan->splits[plan->n_splits++] = (struct ats_plan_split){
+            .side = split->side,
+            .computes = computes(b, split),
+            .graph = ats_graph_slice(on_accel ? &plan->stand_ins.graph : b->cgraph,
+                                     on_accel ? plan->stand_ins.nodes : plan->host_nodes,
+                                     split->first_op, split->n_ops),
+            .first_copy = split->first_copy,
+            .n_copies = split->n_copies,
+        };
+    }
+    return true;
+}
+
+static struct ats_plan_ranges *ranges_of(struct ats_graph_plan *plan, struct ats_buffer *buffer) {
+    for (size_t i = 0; i < plan->n_ranges; i++) {
+        if (plan->ranges[i].buffer == buffer) {
+            return &plan->ranges[i];
+        }
+    }
+    struct ats_plan_ranges *ranges = &plan->ranges[plan->n_ranges++];
+    ranges->buffer = buffer;
+    return ranges;
+}
+
+/* The state after the graph. Memory is recycled, so the roots are taken in the order of
+ * their last writing: a later one covers an earlier one. */
+static bool fill_final_state(struct builder *b) {
+    struct ats_graph_plan *plan = b->plan;
+    const size_t n_roots = b->description.graph.n_roots;
+    const size_t n_ops = b->description.graph.n_ops;
+    int32_t *written_by = malloc((n_ops + 1) * sizeof(*written_by));
+    plan->ranges = calloc(n_roots + 1, sizeof(*plan->ranges));
+    plan->records = calloc(n_roots + 1, sizeof(*plan->records));
+    bool ok = written_by != NULL && plan->ranges != NULL && plan->records != NULL;
+    if (ok) {
+        memset(written_by, -1, (n_ops + 1) * sizeof(*written_by));
+    }
+    for (size_t r = 0; ok && r < n_roots; r++) {
+        if (b->schedule.final[r] != 0) {
+            written_by[b->description.locations[r].last_write] = (int32_t)r;
+        }
+    }
+    for (size_t i = 0; ok && i < n_ops; i++) {
+        if (written_by[i] < 0) {
+            continue;
+        }
+        const struct ats_location *location = &b->description.locations[written_by[i]];
+        const ats_side_set valid = b->schedule.final[written_by[i]];
+        if (location->record != NULL) {
+            plan->records[plan->n_records++] =
+                (struct ats_plan_record){.record = location->record, .valid = valid};
+        } else if (location->buffer != NULL) {
+            struct ats_plan_ranges *ranges = ranges_of(plan, location->buffer);
+            ok = ats_range_map_set(&ranges->map, location->begin,
+                                   location->begin + location->bytes, valid);
+        }
+    }
+    free(written_by);
+    return ok;
+}
+
+/* ---- building ---- */
+
+static bool fill_plan(struct builder *b) {
+    if (!ats_stand_ins_make(&b->description, b->cgraph, b->sides, &b->schedule,
+                            &b->plan->stand_ins, b->err)) {
+        return false;
+    }
+    return (fill_externals(b) && fill_copies(b) && fill_splits(b) && fill_final_state(b)) ||
+           ats_fail(b->err, "out of memory");
+}
+
+/* Decides and takes memory. True with *moved set if making room moved weights out of
+ * VRAM, so that the decisions are void and must be taken again. */
+static bool decide(struct builder *b, bool without_accel, bool *moved) {
+    struct ats_device *device = b->device;
+    const uint64_t epoch = device->epoch;
+    struct ats_error reason = {{0}};
+    ats_device_settle_budget(device);
+    const bool host_rule = device->config->rule.kind == ATS_RULE_HOST;
+    if (without_accel || device->vram_budget == 0) {
+        avoid_accel(b);
+    } else if (!host_rule && !take_mirrors(b, &reason)) {
+        ats_log_warn("%s: computing on the CPU only: %s\n", device->name, reason.text);
+        avoid_accel(b);
+    }
+    if (!ats_place_new(b->stream, &b->description, b->err)) {
+        return false;
+    }
+    ats_describe_homes(&b->description);
+    lean(b);
+    if (!choose_sides(b)) {
+        return false;
+    }
+    bool ok = true;
+    for (size_t i = 0; ok && i < b->description.graph.n_ops; i++) {
+        if (b->sides[i] == ATS_ACCEL && b->description.ops[i].write != ATS_NO_ROOT) {
+            ok = take_mirrors(b, b->err); /* a no-op but for the rule `host` */
+            break;
+        }
+    }
+    ok = ok && take_operands(b);
+    *moved = device->epoch != epoch;
+    return ok || *moved;
+}
+
+static bool build(struct builder *b) {
+    enum { ATTEMPTS = 3 };
+    bool moved = true;
+    for (int attempt = 0; moved && attempt < ATTEMPTS; attempt++) {
+        ats_description_free(&b->description);
+        free(b->sides);
+        b->sides = calloc((size_t)b->cgraph->n_nodes + 1, sizeof(*b->sides));
+        if (b->sides == NULL) {
+            return ats_fail(b->err, "out of memory");
+        }
+        if (!ats_describe(b->device, b->cgraph, &b->description, b->err) ||
+            !decide(b, attempt + 1 == ATTEMPTS, &moved)) {
+            return false;
+        }
+    }
+    b->err->text[0] = '\0'; /* what failed in an attempt that was taken back */
+    if (!ats_schedule_build(&b->description.graph, b->sides, &b->schedule)) {
+        return ats_fail(b->err, "out of memory");
+    }
+    return bring_read_only(b) && fill_plan(b);
+}
+
+void ats_graph_plan_free(struct ats_graph_plan *plan) {
+    if (plan == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < plan->n_ranges; i++) {
+        ats_range_map_free(&plan->ranges[i].map);
+    }
+    ats_stand_ins_free(&plan->stand_ins);
+    free(plan->host_nodes);
+    free(plan->externals);
+    free(plan->copies);
+    free(plan->splits);
+    free(plan->ranges);
+    free(plan->records);
+    free(plan);
+}
+
+static struct ats_graph_plan *build_plan(struct ats_stream *stream,
+                                         const struct ggml_cgraph *cgraph, struct ats_error *err) {
+    struct builder b = {.stream = stream,
+                        .device = stream->device,
+                        .cgraph = cgraph,
+                        .plan = calloc(1, sizeof(*b.plan)),
+                        .err = err};
+    if (b.plan == NULL) {
+        ats_fail(err, "out of memory");
+        return NULL;
+    }
+    pthread_rwlock_wrlock(&stream->device->lock);
+    const bool ok = build(&b);
+    b.plan->uid = cgraph->uid;
+    b.plan->epoch = stream->device->epoch;
+    pthread_rwlock_unlock(&stream->device->lock);
+    ats_schedule_free(&b.schedule);
+    ats_description_free(&b.description);
+    free(b.sides);
+    stream->n_built++;
+    stream->device->counters.plans_built++;
+    if (!ok) {
+        ats_graph_plan_free(b.plan);
+        return NULL;
+    }
+    return b.plan;
+}
+
+/* ---- the stream's memory of plans ---- */
+
+static void move_to_front(struct ats_stream *stream, size_t i) {
+    struct ats_graph_plan *plan = stream->plans[i];
+    memmove(&stream->plans[1], &stream->plans[0], i * sizeof(struct ats_graph_plan *));
+    stream->plans[0] = plan;
+}
+
+struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
+                                          const struct ggml_cgraph *cgraph, struct ats_error *err) {
+    /* a graph without an identity may be another one at the same address */
+    size_t i = ATS_PLAN_CACHE - 1;
+    for (size_t k = 0; cgraph->uid != 0 && k < ATS_PLAN_CACHE; k++) {
+        if (stream->plans[k] != NULL && stream->plans[k]->uid == cgraph->uid) {
+            i = k;
+            break;
+        }
+    }
+    struct ats_graph_plan *plan = stream->plans[i];
+    const bool valid = plan != NULL && cgraph->uid != 0 && plan->uid == cgraph->uid &&
+                       plan->epoch == stream->device->epoch;
+    if (!valid) {
+        plan = build_plan(stream, cgraph, err);
+        if (plan == NULL) {
+            return NULL;
+        }
+        /* the accelerator may still run the graph of the plan that goes */
+        ggml_backend_synchronize(stream->accel);
+        ats_graph_plan_free(stream->plans[i]);
+        stream->plans[i] = plan;
+    }
+    move_to_front(stream, i);
+    return plan;
+}

@@ -1,0 +1,70 @@
+/* Graph plan: everything that running one graph of llama.cpp takes, decided ahead.
+ *
+ * Built once per graph (plan/: partition and schedule; here: tensors and memory) and
+ * reused for as long as llama.cpp reuses the graph, which its uid tells. The executor
+ * follows it and decides nothing. */
+#ifndef ATS_BACKEND_GRAPH_PLAN_H
+#define ATS_BACKEND_GRAPH_PLAN_H
+
+#include "backend/stand_ins.h"
+#include "backend/stream.h"
+
+/* Bytes that have an address on both sides. */
+struct ats_transfer {
+    struct ats_buffer *buffer;
+    struct ats_record *record; /* NULL: part of a compute buffer */
+    size_t begin;              /* offset in the buffer */
+    size_t bytes;
+    struct ggml_tensor accel; /* the bytes in VRAM, if they have a place there */
+};
+
+/* A root that the graph reads before writing it, and where it must be valid. */
+struct ats_external {
+    struct ats_transfer transfer;
+    ats_side_set needs;
+};
+
+struct ats_plan_split {
+    enum ats_side side;
+    bool computes; /* false: views only, nothing to run */
+    struct ggml_cgraph graph;
+    size_t first_copy;
+    size_t n_copies;
+};
+
+/* State of a compute buffer's memory after the graph. */
+struct ats_plan_ranges {
+    struct ats_buffer *buffer;
+    struct ats_range_map map;
+};
+
+struct ats_plan_record {
+    struct ats_record *record;
+    ats_side_set valid;
+};
+
+struct ats_graph_plan {
+    uint64_t uid;
+    uint64_t epoch;
+    struct ggml_tensor **host_nodes; /* llama.cpp's own tensors */
+    struct ats_stand_ins stand_ins;
+    struct ats_external *externals;
+    size_t n_externals;
+    struct ats_transfer *copies;
+    size_t n_copies;
+    struct ats_plan_split *splits;
+    size_t n_splits;
+    struct ats_plan_ranges *ranges;
+    size_t n_ranges;
+    struct ats_plan_record *records;
+    size_t n_records;
+};
+
+/* The stream's plan for `cgraph`: the one it has, or a new one. NULL with an error.
+ * Takes the device's write lock while it builds; the caller holds no lock. */
+struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
+                                          const struct ggml_cgraph *cgraph, struct ats_error *err);
+
+void ats_graph_plan_free(struct ats_graph_plan *plan);
+
+#endif

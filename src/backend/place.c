@@ -1,0 +1,260 @@
+#include "backend/place.h"
+
+#include "backend/residency.h"
+#include "base/parse.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The records to place, as units for the planner. */
+struct batch {
+    struct ats_record **records;
+    struct ats_unit *units;
+    enum ats_where *where;
+    size_t n;
+};
+
+static bool batch_make(struct batch *batch, size_t capacity) {
+    *batch = (struct batch){
+        .records = calloc(capacity + 1, sizeof(struct ats_record *)),
+        .units = calloc(capacity + 1, sizeof(*batch->units)),
+        .where = calloc(capacity + 1, sizeof(*batch->where)),
+    };
+    return batch->records != NULL && batch->units != NULL && batch->where != NULL;
+}
+
+static void batch_free(struct batch *batch) {
+    free(batch->records);
+    free(batch->units);
+    free(batch->where);
+}
+
+static bool is_weight(const struct ats_record *record) {
+    return record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+}
+
+/* What has no home yet: weights, and state (written by the graph, made by none of its
+ * operators). Other records are inputs and results of a graph, and live where they are
+ * used. */
+static bool wants_home(const struct ats_location *location) {
+    const struct ats_record *record = location->record;
+    return record != NULL && record->home == 0 && !location->is_node &&
+           location->first_use != SIZE_MAX && (is_weight(record) || location->written);
+}
+
+static void collect(const struct ats_device *device, const struct ats_description *d,
+                    struct batch *batch) {
+    for (size_t r = 0; r < d->graph.n_roots; r++) {
+        const struct ats_location *location = &d->locations[r];
+        if (!wants_home(location)) {
+            continue;
+        }
+        batch->records[batch->n] = location->record;
+        batch->units[batch->n++] = (struct ats_unit){
+            .name = location->record->as_made.name,
+            .bytes = ats_vram_bytes(device, &location->record->as_made),
+            .kind = is_weight(location->record) ? ATS_UNIT_WEIGHT : ATS_UNIT_STATE,
+            .accel_can = location->accel_can,
+            .host_can = location->host_can,
+        };
+    }
+}
+
+/* ---- taking VRAM ---- */
+
+static bool same_block(const struct ats_unit *a, const struct ats_unit *b) {
+    return a->kind == b->kind && ats_layer_of(a->name) == ats_layer_of(b->name) &&
+           ats_is_expert_weight(a->name) == ats_is_expert_weight(b->name);
+}
+
+/* Takes VRAM for the run of units of one layer that starts at `first`; returns the index
+ * behind it. Units that the accelerator refuses stay in host memory. */
+static size_t take_run(struct ats_device *device, struct batch *batch, size_t first,
+                       struct ats_record **run) {
+    size_t n = 0;
+    size_t last = first;
+    while (last < batch->n && same_block(&batch->units[first], &batch->units[last])) {
+        /* an upload that failed before may have left VRAM taken */
+        if (batch->where[last] != ATS_WHERE_HOST && batch->records[last]->block == NULL) {
+            run[n++] = batch->records[last];
+        }
+        last++;
+    }
+    struct ats_error reason = {{0}};
+    if (n > 0 && !ats_vram_take(device, run, n, &reason)) {
+        ats_log_warn("%s: %zu tensors stay in host memory: %s\n", device->name, n, reason.text);
+        for (size_t i = first; i < last; i++) {
+            batch->where[i] = ATS_WHERE_HOST;
+        }
+    }
+    return last;
+}
+
+static double seconds_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static bool upload(struct ats_stream *stream, const struct batch *batch, struct ats_error *err) {
+    enum { REPORT_EVERY_S = 2 };
+    size_t total = 0;
+    for (size_t i = 0; i < batch->n; i++) {
+        total += batch->where[i] != ATS_WHERE_HOST ? batch->records[i]->bytes : 0;
+    }
+    double reported = seconds_now();
+    size_t done = 0;
+    for (size_t i = 0; i < batch->n; i++) {
+        struct ats_record *record = batch->records[i];
+        if (batch->where[i] == ATS_WHERE_HOST) {
+            continue;
+        }
+        if (!ats_record_bring(record, ATS_ACCEL, stream->accel, err)) {
+            return false;
+        }
+        if (batch->where[i] == ATS_WHERE_VRAM) {
+            ats_record_drop_host(record);
+        }
+        done += record->bytes;
+        if (seconds_now() - reported > REPORT_EVERY_S) {
+            reported = seconds_now();
+            ats_log_info("%s: uploading to VRAM, %zu %% of %zu MiB\n", stream->device->name,
+                         100 * done / total, total >> 20);
+        }
+    }
+    return true;
+}
+
+static void settle_homes(const struct batch *batch) {
+    static const ats_side_set homes[] = {
+        [ATS_WHERE_HOST] = ATS_ON(ATS_HOST),
+        [ATS_WHERE_VRAM] = ATS_ON(ATS_ACCEL),
+        [ATS_WHERE_BOTH] = ATS_ON_BOTH,
+    };
+    for (size_t i = 0; i < batch->n; i++) {
+        /* state is written in place, so it has one home */
+        const bool state_on_both =
+            batch->units[i].kind == ATS_UNIT_STATE && batch->where[i] == ATS_WHERE_BOTH;
+        batch->records[i]->home = state_on_both ? ATS_ON(ATS_ACCEL) : homes[batch->where[i]];
+    }
+}
+
+/* ---- telling ---- */
+
+static void log_summary(const struct ats_device *device, const struct batch *batch) {
+    size_t n[2][2] = {{0}};
+    size_t bytes[2][2] = {{0}};
+    for (size_t i = 0; i < batch->n; i++) {
+        const int kind = batch->units[i].kind == ATS_UNIT_STATE;
+        const int side = batch->where[i] != ATS_WHERE_HOST;
+        n[kind][side]++;
+        bytes[kind][side] += batch->records[i]->bytes;
+    }
+    char text[5][32];
+    ats_log_info("%s on %s: weights %zu in VRAM (%s), %zu in host memory (%s); state %s in VRAM, "
+                 "%s in host memory; VRAM budget %s\n",
+                 device->name, ggml_backend_dev_name(device->accel), n[0][1],
+                 ats_format_bytes(bytes[0][1], text[0], sizeof(text[0])), n[0][0],
+                 ats_format_bytes(bytes[0][0], text[1], sizeof(text[1])),
+                 ats_format_bytes(bytes[1][1], text[2], sizeof(text[2])),
+                 ats_format_bytes(bytes[1][0], text[3], sizeof(text[3])),
+                 ats_format_bytes(device->vram_budget, text[4], sizeof(text[4])));
+}
+
+static enum ats_where where_of(const struct ats_record *record) {
+    if (record->home == ATS_ON_BOTH) {
+        return ATS_WHERE_BOTH;
+    }
+    return record->home == ATS_ON(ATS_ACCEL) ? ATS_WHERE_VRAM : ATS_WHERE_HOST;
+}
+
+/* All records of the device that have a home, not only those placed just now. */
+static bool collect_placed(const struct ats_device *device, struct batch *batch) {
+    size_t n = 0;
+    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
+        n += b->n_records;
+    }
+    if (!batch_make(batch, n)) {
+        return false;
+    }
+    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
+        for (size_t i = 0; i < b->n_records; i++) {
+            struct ats_record *record = b->records[i];
+            if (record->home == 0) {
+                continue;
+            }
+            batch->where[batch->n] = where_of(record);
+            batch->units[batch->n++] = (struct ats_unit){
+                .name = record->as_made.name,
+                .bytes = ats_vram_bytes(device, &record->as_made),
+            };
+        }
+    }
+    return true;
+}
+
+static bool write_file(const char *path, const struct batch *batch) {
+    char temporary[4096];
+    snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", path, (long)getpid());
+    FILE *out = fopen(temporary, "w");
+    if (out == NULL) {
+        return false;
+    }
+    const bool printed = ats_placement_print(out, batch->units, batch->n, batch->where);
+    const bool closed = fclose(out) == 0;
+    if (!printed || !closed || rename(temporary, path) != 0) {
+        const int reason = errno;
+        unlink(temporary);
+        errno = reason;
+        return false;
+    }
+    return true;
+}
+
+/* Writes the plan for ATS_PLAN_OUT; with several devices, each to its own file. */
+static void write_plan(const struct ats_device *device) {
+    if (device->config->plan_out == NULL) {
+        return;
+    }
+    char path[4000];
+    snprintf(path, sizeof(path), device == ats_device_at(0) ? "%s" : "%s.%s",
+             device->config->plan_out, device->name);
+    struct batch batch;
+    if (!collect_placed(device, &batch) || !write_file(path, &batch)) {
+        ats_log_error("cannot write the placement plan to %s (ATS_PLAN_OUT): %s\n", path,
+                      strerror(errno));
+    }
+    batch_free(&batch);
+}
+
+bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
+                   struct ats_error *err) {
+    struct ats_device *device = stream->device;
+    struct batch batch;
+    struct ats_record **run = calloc(description->graph.n_roots + 1, sizeof(struct ats_record *));
+    bool ok = batch_make(&batch, description->graph.n_roots) && run != NULL;
+    if (!ok) {
+        ats_fail(err, "out of memory");
+    } else {
+        collect(device, description, &batch);
+    }
+    if (ok && batch.n > 0) {
+        ok = ats_place(batch.units, batch.n, device->vram_budget - device->vram_used,
+                       &device->config->rule, batch.where, err);
+        for (size_t i = 0; ok && i < batch.n;) {
+            i = take_run(device, &batch, i, run);
+        }
+        ok = ok && upload(stream, &batch, err);
+        if (ok) {
+            settle_homes(&batch);
+            log_summary(device, &batch);
+            write_plan(device);
+        }
+    }
+    free(run);
+    batch_free(&batch);
+    return ok;
+}

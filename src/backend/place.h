@@ -1,0 +1,15 @@
+/* Placing: carries out what plan/placement.h decides. */
+#ifndef ATS_BACKEND_PLACE_H
+#define ATS_BACKEND_PLACE_H
+
+#include "backend/describe.h"
+#include "backend/stream.h"
+
+/* Decides for the weights and the state of the described graph that have no home yet,
+ * takes VRAM for those that get one there, and uploads them. Says what it did in one log
+ * line. Needs the write lock. Fails if the user's plan is of another model, or if an
+ * upload fails; less VRAM than expected is not a failure. */
+bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
+                   struct ats_error *err);
+
+#endif

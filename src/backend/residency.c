@@ -1,0 +1,258 @@
+#include "backend/residency.h"
+
+#include "backend/stream.h"
+#include "base/parse.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static size_t round_up(size_t n, size_t alignment) {
+    return (n + alignment - 1) / alignment * alignment;
+}
+
+size_t ats_vram_bytes(const struct ats_device *device, const struct ggml_tensor *tensor) {
+    const size_t bytes = ggml_backend_buft_get_alloc_size(device->accel_buffer_type, tensor);
+    return round_up(bytes, ggml_backend_buft_get_alignment(device->accel_buffer_type));
+}
+
+bool ats_accel_failed(ggml_backend_t accel, struct ats_error *err) {
+    typedef bool (*take_error_t)(ggml_backend_t backend, char *text, size_t size);
+    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(accel->device);
+    void *address = ggml_backend_reg_get_proc_address(reg, "ats_backend_take_error");
+    if (address == NULL) {
+        return false;
+    }
+    take_error_t take_error;
+    memcpy(&take_error, &address, sizeof(address));
+    return take_error(accel, err->text, sizeof(err->text));
+}
+
+void ats_device_drain(struct ats_device *device) {
+    for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+        ggml_backend_synchronize(stream->accel);
+    }
+}
+
+/* ---- taking and giving back ---- */
+
+static ggml_backend_buffer_t take_buffer(struct ats_device *device, size_t size,
+                                         struct ats_error *err) {
+    ats_device_settle_budget(device);
+    char text[32];
+    if (size > device->vram_budget - device->vram_used) {
+        ats_fail(err, "%s has no room for %s more within its VRAM budget",
+                 ggml_backend_dev_name(device->accel), ats_format_bytes(size, text, sizeof(text)));
+        return NULL;
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(device->accel_buffer_type, size);
+    if (buffer == NULL) {
+        ats_fail(err, "%s could not allocate %s of VRAM", ggml_backend_dev_name(device->accel),
+                 ats_format_bytes(size, text, sizeof(text)));
+        return NULL;
+    }
+    device->vram_used += size;
+    return buffer;
+}
+
+static void settle_record(struct ats_record *record, struct ats_vram_block *block) {
+    record->accel = record->as_made;
+    record->accel.op = GGML_OP_NONE;
+    record->accel.flags = 0;
+    memset(record->accel.src, 0, sizeof(record->accel.src));
+    record->accel.view_src = NULL;
+    record->accel.view_offs = 0;
+    record->accel.buffer = NULL;
+    record->accel.data = NULL;
+    record->accel.extra = NULL;
+    char *base = ggml_backend_buffer_get_base(block->buffer);
+    record->block = block;
+    block->n_records++;
+    ggml_backend_tensor_alloc(block->buffer, &record->accel, base + block->used);
+}
+
+/* Takes one block for records[first .. last). */
+static bool take_block(struct ats_device *device, struct ats_record **records, size_t first,
+                       size_t last, struct ats_error *err) {
+    size_t size = 0;
+    bool all_weights = true;
+    for (size_t i = first; i < last; i++) {
+        size += ats_vram_bytes(device, &records[i]->as_made);
+        all_weights = all_weights && records[i]->buffer->ggml->usage ==
+                                         GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    }
+    struct ats_vram_block *block = calloc(1, sizeof(*block));
+    if (block == NULL) {
+        return ats_fail(err, "out of memory");
+    }
+    block->size = size;
+    block->buffer = take_buffer(device, size, err);
+    if (block->buffer == NULL) {
+        free(block);
+        return false;
+    }
+    if (all_weights) {
+        ggml_backend_buffer_set_usage(block->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    }
+    for (size_t i = first; i < last; i++) {
+        settle_record(records[i], block);
+        block->used += ats_vram_bytes(device, &records[i]->as_made);
+    }
+    return true;
+}
+
+bool ats_vram_take(struct ats_device *device, struct ats_record **records, size_t n,
+                   struct ats_error *err) {
+    const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
+    size_t first = 0;
+    while (first < n) {
+        size_t size = 0;
+        size_t last = first;
+        while (last < n) {
+            const size_t bytes = ats_vram_bytes(device, &records[last]->as_made);
+            if (last > first && bytes > limit - size) {
+                break;
+            }
+            size += bytes;
+            last++;
+        }
+        if (!take_block(device, records, first, last, err)) {
+            for (size_t i = 0; i < first; i++) {
+                ats_vram_release(records[i]);
+            }
+            return false;
+        }
+        first = last;
+    }
+    return true;
+}
+
+void ats_vram_release(struct ats_record *record) {
+    struct ats_vram_block *block = record->block;
+    if (block == NULL) {
+        return;
+    }
+    record->block = NULL;
+    record->accel = (struct ggml_tensor){0};
+    record->valid = ATS_ON(ATS_HOST);
+    if (--block->n_records == 0) {
+        ggml_backend_buffer_free(block->buffer);
+        record->buffer->device->vram_used -= block->size;
+        free(block);
+    }
+}
+
+bool ats_mirror_take(struct ats_buffer *buffer, struct ats_error *err) {
+    if (buffer->mirror != NULL) {
+        return true;
+    }
+    struct ats_device *device = buffer->device;
+    ats_device_settle_budget(device);
+    if (!ats_residency_make_room(device, buffer->size, err)) {
+        return false;
+    }
+    buffer->mirror = take_buffer(device, buffer->size, err);
+    if (buffer->mirror == NULL) {
+        return false;
+    }
+    ggml_backend_buffer_set_usage(buffer->mirror, GGML_BACKEND_BUFFER_USAGE_COMPUTE);
+    buffer->mirror_base = ggml_backend_buffer_get_base(buffer->mirror);
+    return true;
+}
+
+void ats_mirror_release(struct ats_buffer *buffer) {
+    if (buffer->mirror != NULL) {
+        ggml_backend_buffer_free(buffer->mirror);
+        buffer->device->vram_used -= buffer->size;
+        buffer->mirror = NULL;
+        buffer->mirror_base = NULL;
+    }
+}
+
+/* ---- moving bytes ---- */
+
+bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backend_t accel,
+                      struct ats_error *err) {
+    struct ats_device *device = record->buffer->device;
+    if ((record->valid & ATS_ON(side)) != 0) {
+        return true;
+    }
+    if (side == ATS_ACCEL) {
+        ggml_backend_tensor_set_async(accel, &record->accel, ats_record_host(record), 0,
+                                      record->bytes);
+        device->counters.copied_to_accel_bytes += record->bytes;
+    } else {
+        ggml_backend_tensor_get_async(accel, &record->accel, ats_record_host(record), 0,
+                                      record->bytes);
+        device->counters.copied_to_host_bytes += record->bytes;
+    }
+    ggml_backend_synchronize(accel);
+    if (ats_accel_failed(accel, err)) {
+        return false;
+    }
+    record->valid |= ATS_ON(side);
+    return true;
+}
+
+void ats_record_drop_host(struct ats_record *record) {
+    struct ats_buffer *buffer = record->buffer;
+    if (!buffer->owns_memory || (record->valid & ATS_ON(ATS_ACCEL)) == 0) {
+        return;
+    }
+    record->valid = ATS_ON(ATS_ACCEL);
+    /* whole pages only: the ones at the ends hold bytes of the neighbours too */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t first = round_up(record->begin, page);
+    const size_t last = (record->begin + record->bytes) / page * page;
+    if (first < last) {
+        madvise(buffer->base + first, last - first, MADV_DONTNEED);
+    }
+}
+
+/* ---- making room ---- */
+
+static bool demote(struct ats_record *record) {
+    if ((record->valid & ATS_ON(ATS_HOST)) == 0) {
+        ggml_backend_tensor_get(&record->accel, ats_record_host(record), 0, record->bytes);
+    }
+    ats_vram_release(record);
+    record->home = ATS_ON(ATS_HOST);
+    return true;
+}
+
+bool ats_residency_make_room(struct ats_device *device, size_t bytes, struct ats_error *err) {
+    if (bytes <= device->vram_budget - device->vram_used) {
+        return true;
+    }
+    char text[32];
+    ats_format_bytes(bytes, text, sizeof(text));
+    if (bytes > device->vram_budget) {
+        return ats_fail(err, "%s needs %s of VRAM for one compute buffer, more than its budget",
+                        device->name, text);
+    }
+    ats_device_drain(device);
+    size_t moved = 0;
+    for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
+        if (buffer->ggml->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+            continue;
+        }
+        for (size_t i = 0; i < buffer->n_records; i++) {
+            if (bytes <= device->vram_budget - device->vram_used) {
+                break;
+            }
+            if (buffer->records[i]->block != NULL) {
+                moved += demote(buffer->records[i]);
+            }
+        }
+    }
+    if (moved > 0) {
+        device->epoch++;
+        ats_log_info("%s: moved %zu weights to host memory, to make room for %s of compute "
+                     "memory\n",
+                     device->name, moved, text);
+    }
+    return bytes <= device->vram_budget - device->vram_used ||
+           ats_fail(err, "%s has no room for %s of compute memory within its VRAM budget",
+                    device->name, text);
+}

@@ -1,0 +1,40 @@
+/* Stand-ins: the tensors of a graph as the accelerator sees them.
+ *
+ * Each is a copy of llama.cpp's tensor whose address and buffer are in VRAM and
+ * whose sources and view source are stand-ins too. They form a graph with the same
+ * order of nodes and the same use counts, so that the accelerator's fusion of
+ * neighbouring operators works as on the whole graph. */
+#ifndef ATS_BACKEND_STAND_INS_H
+#define ATS_BACKEND_STAND_INS_H
+
+#include "backend/describe.h"
+#include "backend/residency.h"
+#include "plan/schedule.h"
+
+struct ats_stand_ins {
+    struct ggml_tensor *tensors;
+    size_t n_tensors;
+    struct ggml_tensor **nodes; /* one per node of the graph; NULL: runs on the CPU only */
+    struct ggml_cgraph graph;   /* use counts and hash set; its views are run */
+};
+
+/* Makes the stand-ins of all operators that `sides` puts on the accelerator. VRAM of
+ * the records and mirrors they touch must have been taken. Fills the stand_in
+ * members of the description's entries. */
+bool ats_stand_ins_make(struct ats_description *description, const struct ggml_cgraph *cgraph,
+                        const enum ats_side *sides, const struct ats_schedule *schedule,
+                        struct ats_stand_ins *out, struct ats_error *err);
+
+void ats_stand_ins_free(struct ats_stand_ins *stand_ins);
+
+/* Address in VRAM of the byte at `data` of a root at `location`. */
+void *ats_accel_address(const struct ats_location *location, const void *data);
+
+/* The accelerator's buffer that holds the root, or NULL if it has no place there. */
+ggml_backend_buffer_t ats_accel_buffer(const struct ats_location *location);
+
+/* A slice of `graph` that shares its use counts, with an identity of its own. */
+struct ggml_cgraph ats_graph_slice(const struct ggml_cgraph *graph, struct ggml_tensor **nodes,
+                                   size_t first, size_t n);
+
+#endif

@@ -1,0 +1,200 @@
+#include "backend/stream.h"
+
+#include "backend/executor.h"
+#include "backend/stats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- functions that backends offer by name ---- */
+
+static void *proc_of(ggml_backend_t backend, const char *name) {
+    return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(backend->device), name);
+}
+
+static void set_n_threads(ggml_backend_t backend, int n_threads) {
+    void *address = proc_of(backend, "ggml_backend_set_n_threads");
+    if (address != NULL) {
+        ggml_backend_set_n_threads_t function;
+        memcpy(&function, &address, sizeof(address));
+        function(backend, n_threads);
+    }
+}
+
+static void set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data) {
+    void *address = proc_of(backend, "ggml_backend_set_abort_callback");
+    if (address != NULL) {
+        ggml_backend_set_abort_callback_t function;
+        memcpy(&function, &address, sizeof(address));
+        function(backend, callback, data);
+    }
+}
+
+void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads) {
+    const struct ats_stream *stream = backend->context;
+    set_n_threads(stream->cpu, n_threads);
+    set_n_threads(stream->accel, n_threads);
+}
+
+void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback,
+                                   void *data) {
+    struct ats_stream *stream = backend->context;
+    stream->abort_callback = callback;
+    stream->abort_data = data;
+    set_abort_callback(stream->cpu, callback, data);
+    set_abort_callback(stream->accel, callback, data);
+}
+
+/* ---- ggml's backend interface ---- */
+
+static const char *stream_get_name(ggml_backend_t backend) {
+    const struct ats_stream *stream = backend->context;
+    return stream->device->name;
+}
+
+static void stream_synchronize(ggml_backend_t backend) {
+    struct ats_stream *stream = backend->context;
+    ggml_backend_synchronize(stream->accel);
+    stream->in_flight = false;
+}
+
+static void stream_free(ggml_backend_t backend) {
+    struct ats_stream *stream = backend->context;
+    struct ats_device *device = stream->device;
+    stream_synchronize(backend);
+    pthread_rwlock_wrlock(&device->lock);
+    if (stream->previous != NULL) {
+        stream->previous->next = stream->next;
+    } else {
+        device->streams = stream->next;
+    }
+    if (stream->next != NULL) {
+        stream->next->previous = stream->previous;
+    }
+    pthread_rwlock_unlock(&device->lock);
+    for (size_t i = 0; i < ATS_PLAN_CACHE; i++) {
+        ats_graph_plan_free(stream->plans[i]);
+    }
+    ggml_backend_free(stream->accel);
+    ggml_backend_free(stream->cpu);
+    free(stream);
+    ats_stats_write(device->config);
+}
+
+static void stream_set_tensor_async(ggml_backend_t backend, struct ggml_tensor *tensor,
+                                    const void *data, size_t offset, size_t size) {
+    /* work in flight may still read the bytes that are about to change */
+    stream_synchronize(backend);
+    ggml_backend_tensor_set(tensor, data, offset, size);
+}
+
+static void stream_get_tensor_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
+                                    void *data, size_t offset, size_t size) {
+    struct ats_stream *stream = backend->context;
+    pthread_rwlock_rdlock(&stream->device->lock);
+    ats_buffer_read(tensor, data, offset, size, stream->accel);
+    stream->in_flight = true;
+    pthread_rwlock_unlock(&stream->device->lock);
+}
+
+static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml_cgraph *cgraph) {
+    struct ats_stream *stream = backend->context;
+    struct ats_device *device = stream->device;
+    struct ats_error err = {{0}};
+    enum ggml_status status = GGML_STATUS_FAILED;
+    bool again = true;
+    while (again) {
+        const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
+        again = false;
+        if (plan != NULL) {
+            pthread_rwlock_rdlock(&device->lock);
+            /* another context may have moved weights between the two locks */
+            again = plan->epoch != device->epoch;
+            if (!again) {
+                status = ats_execute(stream, plan, &err);
+            }
+            pthread_rwlock_unlock(&device->lock);
+        }
+    }
+    if (err.text[0] != '\0') {
+        ats_log_error("%s: %s\n", device->name, err.text);
+    }
+    return status;
+}
+
+static void stream_event_record(ggml_backend_t backend, ggml_backend_event_t event) {
+    const struct ats_stream *stream = backend->context;
+    ggml_backend_event_record(event->context, stream->accel);
+}
+
+static void stream_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    (void)backend;
+    /* the CPU side has no queue that could wait, so the caller waits for it */
+    ggml_backend_event_synchronize(event->context);
+}
+
+/* Lets the accelerator order the nodes as it likes before memory is given out. Any order
+ * it may choose is a valid one for the CPU as well. */
+static void stream_graph_optimize(ggml_backend_t backend, struct ggml_cgraph *cgraph,
+                                  struct ggml_backend_graph_optimize_params *params) {
+    const struct ats_stream *stream = backend->context;
+    if (stream->accel->iface.graph_optimize != NULL &&
+        stream->device->config->rule.kind != ATS_RULE_HOST) {
+        stream->accel->iface.graph_optimize(stream->accel, cgraph, params);
+    }
+}
+
+static const struct ggml_backend_i stream_interface = {
+    .get_name = stream_get_name,
+    .free = stream_free,
+    .set_tensor_async = stream_set_tensor_async,
+    .get_tensor_async = stream_get_tensor_async,
+    .synchronize = stream_synchronize,
+    .graph_compute = stream_graph_compute,
+    .event_record = stream_event_record,
+    .event_wait = stream_event_wait,
+    .graph_optimize = stream_graph_optimize,
+};
+
+static ggml_guid_t stream_guid(void) {
+    static ggml_guid guid = {0x61, 0x74, 0x73, 0x2d, 0x67, 0x67, 0x6d, 0x6c,
+                             0x9f, 0x1e, 0x40, 0xb2, 0x83, 0xd5, 0x07, 0x5a};
+    return &guid;
+}
+
+ggml_backend_t ats_stream_create(struct ats_device *device) {
+    struct ats_stream *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL) {
+        return NULL;
+    }
+    stream->device = device;
+    stream->accel = ggml_backend_dev_init(device->accel, NULL);
+    stream->cpu = ggml_backend_dev_init(device->cpu, NULL);
+    if (stream->accel == NULL || stream->cpu == NULL) {
+        ats_log_error("%s: cannot start %s\n", device->name,
+                      ggml_backend_dev_name(stream->accel == NULL ? device->accel : device->cpu));
+        if (stream->accel != NULL) {
+            ggml_backend_free(stream->accel);
+        }
+        if (stream->cpu != NULL) {
+            ggml_backend_free(stream->cpu);
+        }
+        free(stream);
+        return NULL;
+    }
+    stream->reports_errors = proc_of(stream->accel, "ats_backend_take_error") != NULL;
+    stream->ggml = (struct ggml_backend){
+        .guid = stream_guid(),
+        .iface = stream_interface,
+        .device = &device->ggml,
+        .context = stream,
+    };
+    pthread_rwlock_wrlock(&device->lock);
+    stream->next = device->streams;
+    if (stream->next != NULL) {
+        stream->next->previous = stream;
+    }
+    device->streams = stream;
+    pthread_rwlock_unlock(&device->lock);
+    return &stream->ggml;
+}

@@ -1,0 +1,45 @@
+/* An ATS backend instance, which ggml calls a stream: one per llama.cpp context.
+ * It holds its own instances of the accelerator and of the CPU, and the graph
+ * plans that it has built.
+ *
+ * Thread-safety: as every ggml backend, used by one thread at a time; different
+ * streams run in parallel. */
+#ifndef ATS_BACKEND_STREAM_H
+#define ATS_BACKEND_STREAM_H
+
+#include "backend/device.h"
+
+struct ats_graph_plan;
+
+enum {
+    /* graphs that a stream remembers: llama.cpp keeps one per kind of batch, and may
+     * compute several per token when its own scheduler splits the model */
+    ATS_PLAN_CACHE = 8,
+};
+
+struct ats_stream {
+    struct ggml_backend ggml;
+    struct ats_device *device;
+    ggml_backend_t accel;
+    ggml_backend_t cpu;
+    bool in_flight; /* the accelerator may still compute; the CPU side never does */
+    bool reports_errors; /* the accelerator can tell of failures (an emulated one can) */
+    ggml_abort_callback abort_callback;
+    void *abort_data;
+
+    struct ats_graph_plan *plans[ATS_PLAN_CACHE]; /* latest use first */
+    uint64_t n_built;                             /* seeds random partitions */
+
+    struct ats_stream *next;
+    struct ats_stream *previous;
+};
+
+/* Creates a stream, or NULL with a log line. Freed through ggml_backend_free. */
+ggml_backend_t ats_stream_create(struct ats_device *device);
+
+/* Registry functions that llama.cpp looks up by name. */
+void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads);
+void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback,
+                                   void *data);
+
+#endif

@@ -1,0 +1,21 @@
+/* Parsing of the short values that users write: sizes and whole numbers. */
+#ifndef ATS_BASE_PARSE_H
+#define ATS_BASE_PARSE_H
+
+#include "base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* "6G", "512M", "64k", "1.5GiB", "1048576": bytes in binary multiples (K, M, G, T;
+ * an optional "iB" or "B" may follow). Rejects signs, blanks inside, garbage and overflow. */
+bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err);
+
+/* A decimal or 0x-prefixed number in [0, max]. */
+bool ats_parse_u64(const char *text, uint64_t max, uint64_t *value, struct ats_error *err);
+
+/* Writes e.g. "5.6 GiB" or "812 KiB" into `text` and returns it. */
+const char *ats_format_bytes(size_t bytes, char *text, size_t text_size);
+
+#endif

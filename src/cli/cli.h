@@ -1,0 +1,60 @@
+/* What the sub-commands of `ats` share: entry points, option parsing, errors.
+ *
+ * Exit codes everywhere: 0 success, 1 it could not be done, 2 wrong usage.
+ * The command is one process with one thread. */
+#ifndef ATS_CLI_CLI_H
+#define ATS_CLI_CLI_H
+
+#include "base/error.h"
+
+#include <argp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* Sub-commands. argv[0] is the full name, e.g. "ats devices"; the result is the
+ * exit code. */
+int cli_run(int argc, char **argv);
+int cli_serve(int argc, char **argv);
+int cli_bench(int argc, char **argv);
+int cli_devices(int argc, char **argv);
+int cli_probe(int argc, char **argv);
+int cli_synth(int argc, char **argv);
+int cli_report(int argc, char **argv);
+
+/* Keys of options without a short form; above any character, so that argp does
+ * not offer them as one. */
+enum { CLI_KEY_FIRST = 0x100 };
+
+/* The entry that every option table ends its list with. */
+#define CLI_HELP_OPTION                                                                            \
+    {                                                                                              \
+        "help", 'h', NULL, 0, "Show this help and exit", -1                                        \
+    }
+
+/* Handles 'h' and rejects nothing; parsers call it for keys they do not know. */
+error_t cli_parse_common(int key, struct argp_state *state);
+
+/* Parses argv into `input` by `argp`. A wrong command line ends the process with
+ * one line on stderr and exit code 2. */
+void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+
+/* Prints "ats: <text>" style errors; the first returns CLI_FAILED, the second
+ * ends the process with CLI_USAGE. `who` is argv[0]. */
+int cli_error(const char *who, const struct ats_error *err);
+_Noreturn void cli_usage_error(const char *who, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The candidate closest to `word`, or NULL when none is close enough to be a slip. */
+const char *cli_suggest(const char *word, const char *const *candidates, size_t n);
+
+/* malloc-family calls that end the process with a message when memory is out. */
+void *cli_alloc(size_t size);
+char *cli_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* True if `file` is a terminal that should get colours (NO_COLOR and TERM=dumb say no). */
+bool cli_colours(int fd);
+
+#endif

@@ -1,0 +1,60 @@
+/* The emulated accelerator: ggml devices EMU0, EMU1, ... that behave like
+ * discrete GPUs and compute with ggml's own CPU kernels.
+ *
+ * What is like a GPU: memory of limited size that host code cannot dereference
+ * and that holds NaN until something is written; streams (backend instances)
+ * that execute commands in order on their own threads, after random pauses;
+ * events; pinned host memory that is read when a copy executes, pageable
+ * memory that is staged when it is enqueued; failures on request. What is not:
+ * results are bit-identical to the CPU backend, whatever the schedule.
+ *
+ * Registry "EMU" exports by ggml_backend_reg_get_proc_address:
+ *   ggml_backend_set_n_threads(backend, n)         threads of later computes of this stream
+ *   ggml_backend_set_abort_callback(backend, f, d) while one is set, graph_compute waits for
+ *                                                  the result, so that it can return ABORTED
+ *   ggml_backend_register_host_buffer(ptr, size)   pins host memory: bool
+ *   ggml_backend_unregister_host_buffer(ptr)
+ *   ats_backend_take_error                         see ats_emu_take_error
+ *   ats_emu_inject                                 see below
+ *
+ * Environment, over what the profiles say, for all devices: ATS_EMU_MEMORY
+ * (6G), ATS_EMU_SEED, ATS_EMU_DELAY_US, ATS_EMU_FAIL (a failure spec).
+ *
+ * Failure spec: comma-separated "what:N" (the Nth fails) or "what:N+" (all
+ * from the Nth on), N counted from 1 per device, from the moment the spec is
+ * set; "off" fails nothing. What fails:
+ *   alloc    allocation of a device buffer: NULL
+ *   pinned   allocation of pinned host memory: pageable memory instead, as CUDA does
+ *   copy     a copy from, to or between devices; a failed read delivers 0xFF bytes
+ *   compute  a graph
+ *   loss     at the Nth copy or graph the device is gone for good: commands do nothing,
+ *            allocations and new streams fail, reads deliver 0xFF, nothing blocks */
+#ifndef ATS_EMU_EMU_H
+#define ATS_EMU_EMU_H
+
+#include "base/error.h"
+#include "bind/ggml_bind.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Creates one device for each profile in `spec` (comma-separated names or JSON
+ * file paths: the value of ATS_EMULATE) and registers them with ggml. NULL or
+ * empty: does nothing. All or nothing; may be called once per process. */
+bool ats_emu_start(const char *spec, struct ats_error *err);
+
+/* Replaces the failure spec of one emulated device; the counters restart. */
+bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *err);
+
+/* Whether a command of this stream, or an operation on a buffer of its device,
+ * failed since the last call; if so describes the first failure. Clears it,
+ * unless the device is lost. Waits for nothing: synchronize first. While an
+ * error is latched, the stream skips its copies and graphs and graph_compute
+ * returns GGML_STATUS_FAILED. */
+bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size);
+
+/* Whether `dev` or `backend` belongs to the emulator. */
+bool ats_emu_is_device(ggml_backend_dev_t dev);
+bool ats_emu_is_backend(ggml_backend_t backend);
+
+#endif

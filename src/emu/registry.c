@@ -1,0 +1,149 @@
+/* The registry "EMU": the devices that ats_emu_start made, and the functions
+ * that programs look up by name. */
+#include "emu/backend.h"
+
+#include "base/parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_DEVICES = 16 };
+
+/* Written by ats_emu_start before ggml knows the registry, constant afterwards. */
+static struct ats_emu_device *devices[MAX_DEVICES];
+static size_t n_devices;
+
+static const char *registry_name(ggml_backend_reg_t reg) {
+    (void)reg;
+    return "EMU";
+}
+
+static size_t registry_device_count(ggml_backend_reg_t reg) {
+    (void)reg;
+    return n_devices;
+}
+
+static ggml_backend_dev_t registry_device(ggml_backend_reg_t reg, size_t index) {
+    (void)reg;
+    return index < n_devices ? &devices[index]->dev : NULL;
+}
+
+static bool register_host_buffer(void *address, size_t size) {
+    return ats_emu_pinned_register(address, size);
+}
+
+static void unregister_host_buffer(void *address) {
+    ats_emu_drain_all();
+    ats_emu_pinned_unregister(address);
+}
+
+static void *registry_function(ggml_backend_reg_t reg, const char *name) {
+    (void)reg;
+    static const struct {
+        const char *name;
+        void (*function)(void);
+    } functions[] = {
+        {"ggml_backend_set_n_threads", (void (*)(void))ats_emu_set_n_threads},
+        {"ggml_backend_set_abort_callback", (void (*)(void))ats_emu_set_abort_callback},
+        {"ggml_backend_register_host_buffer", (void (*)(void))register_host_buffer},
+        {"ggml_backend_unregister_host_buffer", (void (*)(void))unregister_host_buffer},
+        {"ats_backend_take_error", (void (*)(void))ats_emu_take_error},
+        {"ats_emu_inject", (void (*)(void))ats_emu_inject},
+    };
+    for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
+        if (strcmp(name, functions[i].name) == 0) {
+            /* POSIX: a function pointer fits into a void pointer; ISO C has no cast for it */
+            void *address;
+            memcpy(&address, &functions[i].function, sizeof(address));
+            return address;
+        }
+    }
+    return NULL;
+}
+
+ggml_backend_reg_t ats_emu_registry(void) {
+    static struct ggml_backend_reg registry = {
+        .api_version = GGML_BACKEND_API_VERSION,
+        .iface = {.get_name = registry_name,
+                  .get_device_count = registry_device_count,
+                  .get_device = registry_device,
+                  .get_proc_address = registry_function},
+    };
+    return &registry;
+}
+
+bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *err) {
+    if (!ats_emu_is_device(dev)) {
+        return ats_fail(err, "not an emulated device");
+    }
+    struct ats_emu_inject_rules rules;
+    if (!ats_emu_inject_parse(spec, &rules, err)) {
+        return false;
+    }
+    struct ats_emu_device *device = dev->context;
+    ats_emu_injector_set(&device->injector, &rules);
+    return true;
+}
+
+/* Reads the profiles of a comma-separated list. */
+static bool read_profiles(const char *spec, struct ats_emu_profile *profiles, size_t *count,
+                          struct ats_error *err) {
+    *count = 0;
+    for (const char *at = spec;; at++) {
+        char item[1024];
+        const size_t length = strcspn(at, ",");
+        if (length == 0 || length >= sizeof(item)) {
+            return ats_fail(err,
+                            "'%.200s' is not a comma-separated list of device profiles; "
+                            "write e.g. emu-6g or emu-6g,./mine.json",
+                            spec);
+        }
+        if (*count == MAX_DEVICES) {
+            return ats_fail(err, "more than %d emulated devices", MAX_DEVICES);
+        }
+        memcpy(item, at, length);
+        item[length] = '\0';
+        if (!ats_emu_profile_find(item, &profiles[*count], err) ||
+            !ats_emu_profile_override(&profiles[*count], err)) {
+            return false;
+        }
+        (*count)++;
+        at += length;
+        if (*at == '\0') {
+            return true;
+        }
+    }
+}
+
+bool ats_emu_start(const char *spec, struct ats_error *err) {
+    if (spec == NULL || spec[0] == '\0') {
+        return true;
+    }
+    if (n_devices > 0) {
+        return ats_fail(err, "the emulated devices exist already");
+    }
+    struct ats_emu_profile profiles[MAX_DEVICES];
+    size_t count = 0;
+    if (!read_profiles(spec, profiles, &count, err)) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        devices[i] = ats_emu_device_create(&profiles[i], (int)i, err);
+        if (devices[i] == NULL) {
+            while (i > 0) {
+                ats_emu_device_destroy(devices[--i]);
+            }
+            return false;
+        }
+    }
+    n_devices = count;
+    for (size_t i = 0; i < count; i++) {
+        char memory[32];
+        ats_log_info("%s: emulated device '%s', %s, seed %llu, pauses up to %u us\n",
+                     devices[i]->name, profiles[i].name,
+                     ats_format_bytes(devices[i]->memory.size, memory, sizeof(memory)),
+                     (unsigned long long)profiles[i].seed, profiles[i].max_delay_us);
+    }
+    ggml_backend_register(ats_emu_registry());
+    return true;
+}

@@ -1,0 +1,41 @@
+/* What the planner knows of a compute graph: operators in execution order, and
+ * the memory they read and write.
+ *
+ * Data moves by *root*: a tensor that is not a view. A view is an access to its
+ * root, because a copy of a view alone would leave the rest of the root stale. */
+#ifndef ATS_PLAN_GRAPH_DESC_H
+#define ATS_PLAN_GRAPH_DESC_H
+
+#include "plan/side.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ATS_NO_ROOT = -1 };
+
+struct ats_op {
+    uint32_t first_read; /* its reads are graph->reads[first_read .. first_read + n_reads) */
+    uint32_t n_reads;
+    int32_t write;          /* root it writes, or ATS_NO_ROOT for one that computes nothing */
+    bool partial_write;     /* writes a part of that root; the rest must be there */
+    ats_side_set supported; /* sides that can compute it; never empty */
+    float cost_us[ATS_SIDES]; /* estimated time on each side */
+};
+
+struct ats_root {
+    size_t bytes;
+    /* Where its bytes live for good: weights and state, which should not travel.
+     * 0: anywhere (an activation or an input). */
+    ats_side_set home;
+};
+
+struct ats_graph_desc {
+    const struct ats_op *ops;
+    size_t n_ops;
+    const uint32_t *reads;
+    const struct ats_root *roots;
+    size_t n_roots;
+};
+
+#endif

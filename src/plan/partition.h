@@ -1,0 +1,41 @@
+/* Partition: which side computes each operator of a graph.
+ *
+ * Pure. Minimises the estimated time of one serial pass over the graph,
+ *
+ *   sum_i t_i(side_i) + h_i(side_i) + sum_{i: side_i != side_{i-1}} (c + live_i / B)
+ *
+ * with t_i the operator's own time, h_i the time to bring data with a home on
+ * the other side, c the fixed cost of a split, live_i the bytes of activations
+ * that are alive across the boundary and B the link's bandwidth. The optimum is
+ * found by dynamic programming over (operator, side), O(n). The published
+ * switching cost has no c; without it the solution fragments (measured by
+ * others: 645 splits against 308, see docs/architecture.md).
+ *
+ * Thread-safety: no shared state. */
+#ifndef ATS_PLAN_PARTITION_H
+#define ATS_PLAN_PARTITION_H
+
+#include "plan/graph_desc.h"
+
+#include <stdbool.h>
+
+/* Rates that the partition works with, until a measured profile replaces them. */
+struct ats_partition_costs {
+    float split_us;          /* fixed cost of changing sides once */
+    float link_bytes_per_us; /* bandwidth between the sides */
+};
+
+/* Placeholder rates: a PCIe 4.0 x16 link's 24 GB/s effective, and tens of
+ * microseconds for a launch, a synchronisation and a drained pipeline. */
+extern const struct ats_partition_costs ats_partition_default_costs;
+
+/* Writes one side per operator. Returns false if memory ran out. */
+bool ats_partition(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
+                   enum ats_side *sides);
+
+/* A random partition from a seed, for tests: runs of random length, each on a
+ * random side, bent only where a side cannot compute an operator or where the
+ * operator touches data with a single home. */
+void ats_partition_random(const struct ats_graph_desc *graph, uint64_t seed, enum ats_side *sides);
+
+#endif

@@ -1,0 +1,205 @@
+#include "plan/placement.h"
+
+#include "base/parse.h"
+#include "base/rng.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Layers are placed as groups; these stand for what has no layer number. */
+enum {
+    LAYER_NONE = -1,
+    LAYER_MAX = 1 << 20, /* beyond any model; guards parsing of hostile names */
+};
+
+/* The parts of a layer that move together, in the order in which they are placed. */
+enum part {
+    PART_ATTENTION, /* attention or recurrent block, with its state */
+    PART_DENSE,     /* everything else that is not an expert weight */
+    PART_EXPERTS,
+};
+
+static int parse_layer(const char *digits) {
+    if (!isdigit((unsigned char)digits[0])) {
+        return LAYER_NONE;
+    }
+    const long layer = strtol(digits, NULL, 10);
+    return layer >= 0 && layer < LAYER_MAX ? (int)layer : LAYER_NONE;
+}
+
+int ats_layer_of(const char *name) {
+    if (strncmp(name, "blk.", 4) == 0) {
+        return parse_layer(name + 4);
+    }
+    if (strncmp(name, "cache_", 6) == 0) {
+        const char *suffix = strstr(name, "_l");
+        return suffix != NULL ? parse_layer(suffix + 2) : LAYER_NONE;
+    }
+    return LAYER_NONE;
+}
+
+bool ats_is_expert_weight(const char *name) {
+    return strstr(name, "_exps.") != NULL || strstr(name, "_chexps.") != NULL;
+}
+
+static enum part part_of(const struct ats_unit *unit) {
+    if (ats_is_expert_weight(unit->name)) {
+        return PART_EXPERTS;
+    }
+    return unit->kind == ATS_UNIT_STATE || strstr(unit->name, "attn") != NULL ||
+                   strstr(unit->name, "ssm") != NULL
+               ? PART_ATTENTION
+               : PART_DENSE;
+}
+
+struct filler {
+    const struct ats_unit *units;
+    size_t n;
+    size_t left; /* bytes of the budget not yet used */
+    enum ats_where *where;
+};
+
+/* Places the units of `layer` whose part is in [first, last], all or none. */
+static bool place_group(struct filler *f, int layer, enum part first, enum part last) {
+    size_t bytes = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < f->n; i++) {
+            const struct ats_unit *unit = &f->units[i];
+            const enum part part = part_of(unit);
+            if (!unit->accel_can || f->where[i] != ATS_WHERE_HOST ||
+                ats_layer_of(unit->name) != layer || part < first || part > last) {
+                continue;
+            }
+            if (pass == 1) {
+                f->where[i] = ATS_WHERE_VRAM;
+            } else if (unit->bytes > f->left - bytes) {
+                return false;
+            } else {
+                bytes += unit->bytes;
+            }
+        }
+    }
+    f->left -= bytes;
+    return true;
+}
+
+static void place_fill(struct filler *f) {
+    int last_layer = LAYER_NONE;
+    for (size_t i = 0; i < f->n; i++) {
+        const int layer = ats_layer_of(f->units[i].name);
+        last_layer = layer > last_layer ? layer : last_layer;
+    }
+    place_group(f, LAYER_NONE, PART_ATTENTION, PART_DENSE);
+    bool whole = true;
+    for (int layer = last_layer; layer >= 0 && whole; layer--) {
+        whole = place_group(f, layer, PART_ATTENTION, PART_DENSE);
+        if (!whole) {
+            place_group(f, layer, PART_ATTENTION, PART_ATTENTION);
+        }
+    }
+    bool fits = whole;
+    for (int layer = last_layer; layer >= 0 && fits; layer--) {
+        fits = place_group(f, layer, PART_EXPERTS, PART_EXPERTS);
+    }
+}
+
+static void place_in_order(struct filler *f, struct ats_rng *coin) {
+    for (size_t i = 0; i < f->n; i++) {
+        const struct ats_unit *unit = &f->units[i];
+        const bool wanted = coin == NULL || ats_rng_below(coin, 2) == 1;
+        if (wanted && unit->accel_can && f->where[i] == ATS_WHERE_HOST && unit->bytes <= f->left) {
+            f->where[i] = ATS_WHERE_VRAM;
+            f->left -= unit->bytes;
+        }
+    }
+}
+
+static int compare_entries(const void *a, const void *b) {
+    const struct ats_placement_entry *x = a;
+    const struct ats_placement_entry *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static bool place_by_table(struct filler *f, const struct ats_placement_table *table,
+                           struct ats_error *err) {
+    for (size_t i = 0; i < f->n; i++) {
+        const struct ats_unit *unit = &f->units[i];
+        struct ats_placement_entry key = {.name = (char *)(uintptr_t)unit->name};
+        const struct ats_placement_entry *entry = bsearch(
+            &key, table->entries, table->n_entries, sizeof(*table->entries), compare_entries);
+        if (entry == NULL) {
+            if (unit->kind == ATS_UNIT_STATE) {
+                continue;
+            }
+            return ats_fail(err,
+                            "plan %s is of another model: it does not name the tensor %s; "
+                            "write a new one with ATS_PLAN_OUT",
+                            table->source, unit->name);
+        }
+        if (unit->kind == ATS_UNIT_WEIGHT && entry->bytes != unit->bytes) {
+            return ats_fail(err,
+                            "plan %s is of another model: tensor %s has %zu bytes there, %zu here; "
+                            "write a new one with ATS_PLAN_OUT",
+                            table->source, unit->name, entry->bytes, unit->bytes);
+        }
+        if (entry->where != ATS_WHERE_HOST && unit->accel_can && unit->bytes <= f->left) {
+            f->where[i] = entry->where;
+            f->left -= unit->bytes;
+        }
+    }
+    return true;
+}
+
+bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const struct ats_rule *rule,
+               enum ats_where *where, struct ats_error *err) {
+    struct filler f = {.units = units, .n = n, .left = budget, .where = where};
+    for (size_t i = 0; i < n; i++) {
+        where[i] = ATS_WHERE_HOST;
+        if (!units[i].host_can && units[i].accel_can && units[i].bytes <= f.left) {
+            where[i] = ATS_WHERE_VRAM;
+            f.left -= units[i].bytes;
+        }
+    }
+    struct ats_rng coin = {.state = rule->seed};
+    switch (rule->kind) {
+    case ATS_RULE_HOST:
+        return true;
+    case ATS_RULE_FILL:
+        place_fill(&f);
+        return true;
+    case ATS_RULE_VRAM:
+        place_in_order(&f, NULL);
+        return true;
+    case ATS_RULE_RANDOM:
+        place_in_order(&f, &coin);
+        return true;
+    case ATS_RULE_TABLE:
+        return place_by_table(&f, rule->table, err);
+    }
+    return ats_fail(err, "unknown placement rule %d", (int)rule->kind);
+}
+
+bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *err) {
+    static const struct {
+        const char *name;
+        enum ats_rule_kind kind;
+    } names[] = {
+        {"fill", ATS_RULE_FILL},
+        {"host", ATS_RULE_HOST},
+        {"vram", ATS_RULE_VRAM},
+    };
+    *rule = (struct ats_rule){.kind = ATS_RULE_FILL};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(text, names[i].name) == 0) {
+            rule->kind = names[i].kind;
+            return true;
+        }
+    }
+    if (strncmp(text, "random:", 7) == 0) {
+        rule->kind = ATS_RULE_RANDOM;
+        return ats_parse_u64(text + 7, UINT64_MAX, &rule->seed, err);
+    }
+    return false;
+}

@@ -1,0 +1,150 @@
+/* The printed form of a placement, and its reader.
+ *
+ *   ats-plan 1
+ *   vram 4194304 blk.0.attn_q.weight
+ *   host 9437184 blk.0.ffn_up.weight
+ *
+ * A line per tensor: where, bytes in VRAM, name. '#' starts a comment line. */
+#include "plan/placement.h"
+
+#include "base/parse.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char header[] = "ats-plan 1";
+
+static const char *const where_names[] = {
+    [ATS_WHERE_HOST] = "host",
+    [ATS_WHERE_VRAM] = "vram",
+    [ATS_WHERE_BOTH] = "both",
+};
+
+bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
+                         const enum ats_where *where) {
+    fprintf(out, "%s\n", header);
+    for (size_t i = 0; i < n; i++) {
+        fprintf(out, "%s %zu %s\n", where_names[where[i]], units[i].bytes, units[i].name);
+    }
+    return ferror(out) == 0;
+}
+
+static bool parse_where(const char *word, enum ats_where *where) {
+    for (size_t i = 0; i < sizeof(where_names) / sizeof(where_names[0]); i++) {
+        if (strcmp(word, where_names[i]) == 0) {
+            *where = (enum ats_where)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Splits "where bytes name" in place. The name is the rest of the line. */
+static bool parse_line(char *line, struct ats_placement_entry *entry, struct ats_error *err) {
+    char *rest = line;
+    const char *where = strsep(&rest, " ");
+    const char *bytes = strsep(&rest, " ");
+    if (bytes == NULL || rest == NULL || *rest == '\0') {
+        return ats_fail(err, "expected 'host|vram|both BYTES NAME'");
+    }
+    if (!parse_where(where, &entry->where)) {
+        return ats_fail(err, "'%.40s' is not one of host, vram, both", where);
+    }
+    uint64_t number = 0;
+    if (!ats_parse_u64(bytes, SIZE_MAX, &number, err)) {
+        return false;
+    }
+    entry->bytes = (size_t)number;
+    entry->name = strdup(rest);
+    return entry->name != NULL || ats_fail(err, "out of memory");
+}
+
+static bool append(struct ats_placement_table *table, size_t *capacity,
+                   struct ats_placement_entry entry, struct ats_error *err) {
+    if (table->n_entries == *capacity) {
+        const size_t grown = *capacity == 0 ? 256 : 2 * *capacity;
+        void *entries = realloc(table->entries, grown * sizeof(*table->entries));
+        if (entries == NULL) {
+            free(entry.name);
+            return ats_fail(err, "out of memory");
+        }
+        table->entries = entries;
+        *capacity = grown;
+    }
+    table->entries[table->n_entries++] = entry;
+    return true;
+}
+
+static int compare_names(const void *a, const void *b) {
+    const struct ats_placement_entry *x = a;
+    const struct ats_placement_entry *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_error *err) {
+    char *line = NULL;
+    size_t line_size = 0;
+    size_t capacity = 0;
+    size_t number = 0;
+    bool ok = true;
+    ssize_t length = 0;
+    while (ok && (length = getline(&line, &line_size, in)) >= 0) {
+        number++;
+        line[strcspn(line, "\r\n")] = '\0';
+        if (number == 1) {
+            if (strcmp(line, header) != 0) {
+                ok = ats_fail(err, "%s: not a placement plan: the first line must be '%s'",
+                              table->source, header);
+            }
+            continue;
+        }
+        if (line[0] == '\0' || line[0] == '#') {
+            continue;
+        }
+        struct ats_placement_entry entry = {0};
+        struct ats_error reason = {{0}};
+        ok = parse_line(line, &entry, &reason) && append(table, &capacity, entry, &reason);
+        if (!ok) {
+            ats_fail(err, "%s, line %zu: %.300s", table->source, number, reason.text);
+        }
+    }
+    if (ok && number == 0) {
+        ok = ats_fail(err, "%s: not a placement plan: the file is empty", table->source);
+    }
+    free(line);
+    return ok;
+}
+
+bool ats_placement_read(const char *path, struct ats_placement_table *table,
+                        struct ats_error *err) {
+    *table = (struct ats_placement_table){.source = strdup(path)};
+    if (table->source == NULL) {
+        return ats_fail(err, "out of memory");
+    }
+    FILE *in = fopen(path, "r");
+    if (in == NULL) {
+        ats_fail(err, "cannot read the placement plan %s: %s", path, strerror(errno));
+        ats_placement_table_free(table);
+        return false;
+    }
+    const bool ok = read_lines(in, table, err);
+    fclose(in);
+    if (!ok) {
+        ats_placement_table_free(table);
+        return false;
+    }
+    if (table->n_entries > 0) {
+        qsort(table->entries, table->n_entries, sizeof(*table->entries), compare_names);
+    }
+    return true;
+}
+
+void ats_placement_table_free(struct ats_placement_table *table) {
+    for (size_t i = 0; i < table->n_entries; i++) {
+        free(table->entries[i].name);
+    }
+    free(table->entries);
+    free(table->source);
+    *table = (struct ats_placement_table){0};
+}

@@ -1,0 +1,46 @@
+/* Schedule: the splits of a graph whose operators have sides, and the copies
+ * that keep both memories coherent.
+ *
+ * Pure. The rule: an operator reads a root on its own side, so the root must be
+ * valid there; writing a root makes the other side's bytes stale; writing a part
+ * of a root needs the rest of it to be valid there first. Roots that the graph
+ * has not written are *external*: their state is known only when the graph runs,
+ * so the schedule says on which sides they must be valid at the start (`needs`)
+ * and leaves it to the executor to bring them there.
+ *
+ * Copies are made at the beginning of the split that reads them. That is safe
+ * with recycled memory: both sides use one layout, and a root occupies its
+ * address on both from its writing to its last reading.
+ *
+ * Thread-safety: no shared state. */
+#ifndef ATS_PLAN_SCHEDULE_H
+#define ATS_PLAN_SCHEDULE_H
+
+#include "plan/graph_desc.h"
+
+/* Consecutive operators on one side, and the roots copied to it beforehand. */
+struct ats_split {
+    enum ats_side side;
+    uint32_t first_op;
+    uint32_t n_ops;
+    uint32_t first_copy; /* schedule->copies[first_copy .. first_copy + n_copies) */
+    uint32_t n_copies;
+};
+
+struct ats_schedule {
+    struct ats_split *splits;
+    size_t n_splits;
+    uint32_t *copies; /* roots */
+    size_t n_copies;
+    ats_side_set *needs;  /* per root: sides on which it must be valid at the start */
+    ats_side_set *final;  /* per root: sides on which it is valid at the end; 0: never written */
+    ats_side_set *copied; /* per root: sides that it was copied to within the graph */
+};
+
+/* Builds the schedule; free it with ats_schedule_free. False: out of memory. */
+bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side *sides,
+                        struct ats_schedule *schedule);
+
+void ats_schedule_free(struct ats_schedule *schedule);
+
+#endif
