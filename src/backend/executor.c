@@ -35,7 +35,8 @@ static ats_side_set valid_now(const struct ats_transfer *transfer) {
                                     : ats_range_map_at(&transfer->buffer->ranges, transfer->begin);
 }
 
-static void bring_externals(struct ats_stream *stream, const struct ats_graph_plan *plan) {
+static bool bring_externals(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                            struct ats_error *err) {
     bool to_host = false;
     for (size_t i = 0; i < plan->n_externals; i++) {
         const struct ats_external *external = &plan->externals[i];
@@ -44,6 +45,11 @@ static void bring_externals(struct ats_stream *stream, const struct ats_graph_pl
         const ats_side_set missing = external->needs & (ats_side_set)~valid;
         if (missing == 0) {
             continue;
+        }
+        if (valid == 0) {
+            return ats_fail(err, "tensor %s was lost with %s; make the context anew",
+                            transfer->record->as_made.name,
+                            ggml_backend_dev_name(stream->device->accel));
         }
         const enum ats_side side = (missing & ATS_ON(ATS_ACCEL)) != 0 ? ATS_ACCEL : ATS_HOST;
         start_copy(stream, transfer, side);
@@ -59,6 +65,7 @@ static void bring_externals(struct ats_stream *stream, const struct ats_graph_pl
     if (to_host) {
         wait_for_accel(stream);
     }
+    return true;
 }
 
 /* ---- splits ---- */
@@ -102,8 +109,8 @@ static bool aborted(const struct ats_stream *stream) {
 
 enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_plan *plan,
                              struct ats_error *err) {
-    bring_externals(stream, plan);
-    enum ggml_status status = GGML_STATUS_SUCCESS;
+    enum ggml_status status =
+        bring_externals(stream, plan, err) ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
         status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
     }

@@ -277,7 +277,10 @@ static bool decide(struct builder *b, bool without_accel, bool *moved) {
     if (without_accel || device->vram_budget == 0) {
         avoid_accel(b);
     } else if (!host_rule && !take_mirrors(b, &reason)) {
-        ats_log_warn("%s: computing on the CPU only: %s\n", device->name, reason.text);
+        if (!device->told_cpu_only) {
+            ats_log_warn("%s: computing on the CPU only: %s\n", device->name, reason.text);
+            device->told_cpu_only = true;
+        }
         avoid_accel(b);
     }
     if (!ats_place_new(b->stream, &b->description, b->err)) {

@@ -178,6 +178,10 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
     if ((record->valid & ATS_ON(side)) != 0) {
         return true;
     }
+    if (record->valid == 0) {
+        return ats_fail(err, "tensor %s was lost with %s; make the context or the model anew",
+                        record->as_made.name, ggml_backend_dev_name(device->accel));
+    }
     if (side == ATS_ACCEL) {
         ggml_backend_tensor_set_async(accel, &record->accel, ats_record_host(record), 0,
                                       record->bytes);

@@ -1,6 +1,7 @@
 #include "backend/stream.h"
 
 #include "backend/executor.h"
+#include "backend/loss.h"
 #include "backend/stats.h"
 
 #include <stdlib.h>
@@ -118,6 +119,9 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     }
     if (err.text[0] != '\0') {
         ats_log_error("%s: %s\n", device->name, err.text);
+        if (ats_device_check_loss(device)) {
+            stream->reports_errors = false; /* there is nothing left that could fail */
+        }
     }
     return status;
 }
@@ -162,13 +166,26 @@ static ggml_guid_t stream_guid(void) {
     return &guid;
 }
 
+/* An instance of the accelerator. In place of a lost one, an instance of the CPU that gets
+ * nothing to do. */
+static ggml_backend_t start_accel(struct ats_device *device) {
+    ggml_backend_t accel = NULL;
+    if (!device->accel_lost) {
+        accel = ggml_backend_dev_init(device->accel, NULL);
+    }
+    if (accel == NULL && ats_device_check_loss(device)) {
+        accel = ggml_backend_dev_init(device->cpu, NULL);
+    }
+    return accel;
+}
+
 ggml_backend_t ats_stream_create(struct ats_device *device) {
     struct ats_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL) {
         return NULL;
     }
     stream->device = device;
-    stream->accel = ggml_backend_dev_init(device->accel, NULL);
+    stream->accel = start_accel(device);
     stream->cpu = ggml_backend_dev_init(device->cpu, NULL);
     if (stream->accel == NULL || stream->cpu == NULL) {
         ats_log_error("%s: cannot start %s\n", device->name,

@@ -10,20 +10,24 @@
  * of, say, all weights in memory. A GPU driver stages through a small buffer. */
 static const size_t MAX_STAGED_BYTES = (size_t)16 << 20;
 
-static struct ats_emu_stream *stream_of(ggml_backend_t backend) {
+static struct ats_emu_stream *stream_of(ggml_backend_t backend)
+{
     return backend->context;
 }
 
-static const char *backend_name(ggml_backend_t backend) {
+static const char *backend_name(ggml_backend_t backend)
+{
     return stream_of(backend)->device->name;
 }
 
-static void backend_free(ggml_backend_t backend) {
+static void backend_free(ggml_backend_t backend)
+{
     ats_emu_stream_destroy(stream_of(backend));
     free(backend);
 }
 
-static void backend_synchronize(ggml_backend_t backend) {
+static void backend_synchronize(ggml_backend_t backend)
+{
     ats_emu_stream_synchronize(stream_of(backend));
 }
 
@@ -31,7 +35,8 @@ static void backend_synchronize(ggml_backend_t backend) {
 
 /* A tensor's bytes for this stream's device; NULL latches an error. */
 static uint8_t *find_bytes(struct ats_emu_stream *stream, const struct ggml_tensor *tensor,
-                           size_t offset, size_t size) {
+                           size_t offset, size_t size)
+{
     uint8_t *bytes =
         ats_emu_device_reach(stream->device, (const uint8_t *)tensor->data + offset, size);
     if (bytes == NULL) {
@@ -45,32 +50,37 @@ static uint8_t *find_bytes(struct ats_emu_stream *stream, const struct ggml_tens
     return bytes;
 }
 
-static void submit_copy(struct ats_emu_stream *stream, const struct ats_emu_copy *copy, bool wait) {
-    const struct ats_emu_command command = {.kind = ATS_EMU_COMMAND_COPY, .copy = *copy};
+static void submit_copy(struct ats_emu_stream *stream, const struct ats_emu_copy *copy,
+                        void *staging, bool wait)
+{
+    struct ats_emu_command command = {
+        .kind = ATS_EMU_COMMAND_COPY, .staging = staging, .copy = *copy};
     const uint64_t number = ats_emu_stream_submit(stream, &command);
     if (wait) {
         ats_emu_stream_wait(stream, number);
     }
 }
 
-/* Copies the rows into a block of their own, without gaps. */
-static bool stage(struct ats_emu_copy *copy) {
+/* Copies the rows into a block of their own, without gaps, and makes that the
+ * source; NULL if there is no host memory for it. */
+static void *stage(struct ats_emu_copy *copy)
+{
     uint8_t *staging = malloc(copy->size * copy->n_copies);
     if (staging == NULL) {
-        return false;
+        return NULL;
     }
     for (size_t i = 0; i < copy->n_copies; i++) {
         memcpy(staging + i * copy->size, copy->src + i * copy->src_stride, copy->size);
     }
     copy->src = staging;
     copy->src_stride = copy->size;
-    copy->staging = staging;
-    return true;
+    return staging;
 }
 
 static void backend_set_2d_async(ggml_backend_t backend, struct ggml_tensor *tensor,
                                  const void *data, size_t offset, size_t size, size_t n_copies,
-                                 size_t stride_tensor, size_t stride_data) {
+                                 size_t stride_tensor, size_t stride_data)
+{
     struct ats_emu_stream *stream = stream_of(backend);
     if (size == 0 || n_copies == 0) {
         return;
@@ -87,13 +97,14 @@ static void backend_set_2d_async(ggml_backend_t backend, struct ggml_tensor *ten
         return;
     }
     const bool pinned = ats_emu_pinned_contains(data, (n_copies - 1) * stride_data + size);
-    const bool staged = !pinned && size * n_copies <= MAX_STAGED_BYTES && stage(&copy);
-    submit_copy(stream, &copy, !pinned && !staged);
+    void *staging = !pinned && size * n_copies <= MAX_STAGED_BYTES ? stage(&copy) : NULL;
+    submit_copy(stream, &copy, staging, !pinned && staging == NULL);
 }
 
 static void backend_get_2d_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
                                  void *data, size_t offset, size_t size, size_t n_copies,
-                                 size_t stride_tensor, size_t stride_data) {
+                                 size_t stride_tensor, size_t stride_data)
+{
     struct ats_emu_stream *stream = stream_of(backend);
     if (size == 0 || n_copies == 0) {
         return;
@@ -109,16 +120,18 @@ static void backend_get_2d_async(ggml_backend_t backend, const struct ggml_tenso
     };
     /* without a source the error is latched, and the copy delivers poison */
     const bool pinned = ats_emu_pinned_contains(data, (n_copies - 1) * stride_data + size);
-    submit_copy(stream, &copy, !pinned);
+    submit_copy(stream, &copy, NULL, !pinned);
 }
 
 static void backend_set_async(ggml_backend_t backend, struct ggml_tensor *tensor, const void *data,
-                              size_t offset, size_t size) {
+                              size_t offset, size_t size)
+{
     backend_set_2d_async(backend, tensor, data, offset, size, 1, 0, 0);
 }
 
 static void backend_get_async(ggml_backend_t backend, const struct ggml_tensor *tensor, void *data,
-                              size_t offset, size_t size) {
+                              size_t offset, size_t size)
+{
     backend_get_2d_async(backend, tensor, data, offset, size, 1, 0, 0);
 }
 
@@ -126,7 +139,8 @@ static void backend_get_async(ggml_backend_t backend, const struct ggml_tensor *
  * destination's stream waits for it. As in CUDA, and as ggml-backend.h has it,
  * it does not wait for earlier work of the destination's stream. */
 static bool backend_copy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst,
-                               const struct ggml_tensor *src, struct ggml_tensor *dst) {
+                               const struct ggml_tensor *src, struct ggml_tensor *dst)
+{
     if (!ats_emu_is_backend(backend_src) || !ats_emu_is_backend(backend_dst)) {
         return false;
     }
@@ -143,7 +157,7 @@ static bool backend_copy_async(ggml_backend_t backend_src, ggml_backend_t backen
     if (copy.dst == NULL || copy.src == NULL) {
         return false;
     }
-    submit_copy(from, &copy, false);
+    submit_copy(from, &copy, NULL, false);
     if (from != to) {
         struct ats_emu_ticket *copied = ats_emu_stream_record(from);
         if (copied == NULL) {
@@ -160,7 +174,8 @@ static bool backend_copy_async(ggml_backend_t backend_src, ggml_backend_t backen
 
 static struct ats_emu_graph *clone_graph(struct ats_emu_stream *stream,
                                          const struct ggml_cgraph *cgraph,
-                                         struct ats_emu_compute *compute) {
+                                         struct ats_emu_compute *compute)
+{
     struct ats_error err;
     pthread_mutex_lock(&stream->settings_lock);
     struct ats_emu_graph *graph = ats_emu_clone(&stream->cloner, stream->device, cgraph, &err);
@@ -174,7 +189,8 @@ static struct ats_emu_graph *clone_graph(struct ats_emu_stream *stream,
     return graph;
 }
 
-static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *cgraph) {
+static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *cgraph)
+{
     struct ats_emu_stream *stream = stream_of(backend);
     if (ats_emu_stream_failed(stream)) {
         return GGML_STATUS_FAILED;
@@ -198,14 +214,16 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
     return status;
 }
 
-void ats_emu_set_n_threads(ggml_backend_t backend, int n_threads) {
+void ats_emu_set_n_threads(ggml_backend_t backend, int n_threads)
+{
     struct ats_emu_stream *stream = stream_of(backend);
     pthread_mutex_lock(&stream->settings_lock);
     stream->n_threads = n_threads;
     pthread_mutex_unlock(&stream->settings_lock);
 }
 
-void ats_emu_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data) {
+void ats_emu_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data)
+{
     struct ats_emu_stream *stream = stream_of(backend);
     pthread_mutex_lock(&stream->settings_lock);
     stream->abort_callback = callback;
@@ -221,7 +239,8 @@ struct event {
     struct ats_emu_ticket *ticket; /* NULL: never recorded */
 };
 
-static struct ats_emu_ticket *event_ticket(ggml_backend_event_t event) {
+static struct ats_emu_ticket *event_ticket(ggml_backend_event_t event)
+{
     struct event *state = event->context;
     pthread_mutex_lock(&state->lock);
     struct ats_emu_ticket *ticket =
@@ -230,7 +249,8 @@ static struct ats_emu_ticket *event_ticket(ggml_backend_event_t event) {
     return ticket;
 }
 
-ggml_backend_event_t ats_emu_event_new(ggml_backend_dev_t dev) {
+ggml_backend_event_t ats_emu_event_new(ggml_backend_dev_t dev)
+{
     struct event *state = calloc(1, sizeof(*state));
     ggml_backend_event_t event = calloc(1, sizeof(*event));
     if (state == NULL || event == NULL) {
@@ -244,7 +264,8 @@ ggml_backend_event_t ats_emu_event_new(ggml_backend_dev_t dev) {
     return event;
 }
 
-void ats_emu_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) {
+void ats_emu_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event)
+{
     (void)dev;
     struct event *state = event->context;
     ats_emu_ticket_unref(state->ticket);
@@ -253,7 +274,8 @@ void ats_emu_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) {
     free(event);
 }
 
-void ats_emu_event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) {
+void ats_emu_event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event)
+{
     (void)dev;
     struct ats_emu_ticket *ticket = event_ticket(event);
     if (ticket != NULL) {
@@ -262,7 +284,8 @@ void ats_emu_event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t even
     }
 }
 
-static void backend_event_record(ggml_backend_t backend, ggml_backend_event_t event) {
+static void backend_event_record(ggml_backend_t backend, ggml_backend_event_t event)
+{
     struct event *state = event->context;
     struct ats_emu_ticket *ticket = ats_emu_stream_record(stream_of(backend));
     if (ticket == NULL) {
@@ -275,7 +298,8 @@ static void backend_event_record(ggml_backend_t backend, ggml_backend_event_t ev
     ats_emu_ticket_unref(before);
 }
 
-static void backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+static void backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event)
+{
     if (event->device->iface.event_free != ats_emu_event_free) {
         /* another backend's event: only the host can wait for it */
         ggml_backend_event_synchronize(event);
@@ -304,7 +328,8 @@ static const struct ggml_backend_i backend_interface = {
     .event_wait = backend_event_wait,
 };
 
-ggml_backend_t ats_emu_backend_new(struct ats_emu_device *device) {
+ggml_backend_t ats_emu_backend_new(struct ats_emu_device *device)
+{
     static ggml_guid guid = {0x61, 0x74, 0x73, 0x2d, 0x65, 0x6d, 0x75, 0x2d,
                              0x62, 0x61, 0x63, 0x6b, 0x65, 0x6e, 0x64, 0x31};
     struct ats_error err = {"out of host memory"};
@@ -324,11 +349,13 @@ ggml_backend_t ats_emu_backend_new(struct ats_emu_device *device) {
     return backend;
 }
 
-bool ats_emu_is_backend(ggml_backend_t backend) {
+bool ats_emu_is_backend(ggml_backend_t backend)
+{
     return backend != NULL && backend->iface.graph_compute == backend_compute;
 }
 
-bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size) {
+bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size)
+{
     struct ats_emu_stream *stream = stream_of(backend);
     struct ats_emu_device *device = stream->device;
     if (atomic_load(&device->lost)) {

@@ -10,13 +10,15 @@
 #include <string.h>
 
 /* A buffer's context is its address. */
-static struct ats_emu_device *device_of(ggml_backend_buffer_t buffer) {
+static struct ats_emu_device *device_of(ggml_backend_buffer_t buffer)
+{
     return buffer->buft->context;
 }
 
 /* ---- device memory ---- */
 
-static void device_buffer_free(ggml_backend_buffer_t buffer) {
+static void device_buffer_free(ggml_backend_buffer_t buffer)
+{
     struct ats_emu_device *device = device_of(buffer);
     /* A stream may still use the buffer. On a lost device too this is short: its streams skip
      * what they hold. */
@@ -24,13 +26,15 @@ static void device_buffer_free(ggml_backend_buffer_t buffer) {
     ats_emu_memory_free(&device->memory, buffer->context);
 }
 
-static void *buffer_get_base(ggml_backend_buffer_t buffer) {
+static void *buffer_get_base(ggml_backend_buffer_t buffer)
+{
     return buffer->context;
 }
 
 /* What `size` bytes at `offset` of a tensor's data are for us; NULL latches an error. */
 static uint8_t *find_bytes(ggml_backend_buffer_t buffer, const struct ggml_tensor *tensor,
-                           size_t offset, size_t size) {
+                           size_t offset, size_t size)
+{
     struct ats_emu_device *device = device_of(buffer);
     uint8_t *bytes =
         ats_emu_memory_shadow(&device->memory, (const uint8_t *)tensor->data + offset, size);
@@ -45,12 +49,14 @@ static uint8_t *find_bytes(ggml_backend_buffer_t buffer, const struct ggml_tenso
     return bytes;
 }
 
-static bool admit_copy(struct ats_emu_device *device) {
+static bool admit_copy(struct ats_emu_device *device)
+{
     return ats_emu_device_admit(device, ATS_EMU_OP_COPY, &device->fault);
 }
 
 static void device_buffer_memset(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor,
-                                 uint8_t value, size_t offset, size_t size) {
+                                 uint8_t value, size_t offset, size_t size)
+{
     uint8_t *bytes = find_bytes(buffer, tensor, offset, size);
     if (bytes != NULL && !atomic_load(&device_of(buffer)->lost)) {
         memset(bytes, value, size);
@@ -59,7 +65,8 @@ static void device_buffer_memset(ggml_backend_buffer_t buffer, struct ggml_tenso
 
 static void device_buffer_set_2d(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor,
                                  const void *data, size_t offset, size_t size, size_t n_copies,
-                                 size_t stride_tensor, size_t stride_data) {
+                                 size_t stride_tensor, size_t stride_data)
+{
     if (n_copies == 0) {
         return;
     }
@@ -74,7 +81,8 @@ static void device_buffer_set_2d(ggml_backend_buffer_t buffer, struct ggml_tenso
 
 static void device_buffer_get_2d(ggml_backend_buffer_t buffer, const struct ggml_tensor *tensor,
                                  void *data, size_t offset, size_t size, size_t n_copies,
-                                 size_t stride_tensor, size_t stride_data) {
+                                 size_t stride_tensor, size_t stride_data)
+{
     if (n_copies == 0) {
         return;
     }
@@ -92,16 +100,19 @@ static void device_buffer_get_2d(ggml_backend_buffer_t buffer, const struct ggml
 }
 
 static void device_buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor,
-                              const void *data, size_t offset, size_t size) {
+                              const void *data, size_t offset, size_t size)
+{
     device_buffer_set_2d(buffer, tensor, data, offset, size, 1, 0, 0);
 }
 
 static void device_buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor *tensor,
-                              void *data, size_t offset, size_t size) {
+                              void *data, size_t offset, size_t size)
+{
     device_buffer_get_2d(buffer, tensor, data, offset, size, 1, 0, 0);
 }
 
-static void device_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+static void device_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value)
+{
     struct ats_emu_device *device = device_of(buffer);
     uint8_t *bytes = ats_emu_memory_shadow(&device->memory, buffer->context, buffer->size);
     if (bytes != NULL && !atomic_load(&device->lost)) {
@@ -111,7 +122,8 @@ static void device_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
 
 /* Between emulated devices, in any combination; ggml does the rest by way of the host. */
 static bool device_buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor *src,
-                               struct ggml_tensor *dst) {
+                               struct ggml_tensor *dst)
+{
     ggml_backend_buffer_t src_buffer = src->view_src != NULL ? src->view_src->buffer : src->buffer;
     if (src_buffer == NULL || src_buffer->iface.free_buffer != device_buffer_free) {
         return false;
@@ -145,12 +157,14 @@ static const struct ggml_backend_buffer_i device_buffer_interface = {
     .clear = device_buffer_clear,
 };
 
-static const char *device_buft_name(ggml_backend_buffer_type_t buft) {
+static const char *device_buft_name(ggml_backend_buffer_type_t buft)
+{
     const struct ats_emu_device *device = buft->context;
     return device->name;
 }
 
-static ggml_backend_buffer_t device_buft_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+static ggml_backend_buffer_t device_buft_alloc(ggml_backend_buffer_type_t buft, size_t size)
+{
     struct ats_emu_device *device = buft->context;
     if (atomic_load(&device->lost)) {
         ats_log_error("%s is lost: cannot allocate %zu bytes\n", device->name, size);
@@ -174,42 +188,49 @@ static ggml_backend_buffer_t device_buft_alloc(ggml_backend_buffer_type_t buft, 
     return ggml_backend_buffer_init(buft, device_buffer_interface, address, size);
 }
 
-static size_t buft_alignment(ggml_backend_buffer_type_t buft) {
+static size_t buft_alignment(ggml_backend_buffer_type_t buft)
+{
     const struct ats_emu_device *device = buft->context;
     return device->profile.alignment;
 }
 
-static size_t device_buft_max_size(ggml_backend_buffer_type_t buft) {
+static size_t device_buft_max_size(ggml_backend_buffer_type_t buft)
+{
     const struct ats_emu_device *device = buft->context;
     return device->profile.max_buffer;
 }
 
 /* ---- pinned host memory ---- */
 
-static void host_buffer_free(ggml_backend_buffer_t buffer) {
+static void host_buffer_free(ggml_backend_buffer_t buffer)
+{
     ats_emu_drain_all(); /* streams of any device may still read or write it */
     ats_emu_pinned_free(buffer->context);
 }
 
 static void host_buffer_memset(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor,
-                               uint8_t value, size_t offset, size_t size) {
+                               uint8_t value, size_t offset, size_t size)
+{
     (void)buffer;
     memset((uint8_t *)tensor->data + offset, value, size);
 }
 
 static void host_buffer_set(ggml_backend_buffer_t buffer, struct ggml_tensor *tensor,
-                            const void *data, size_t offset, size_t size) {
+                            const void *data, size_t offset, size_t size)
+{
     (void)buffer;
     memcpy((uint8_t *)tensor->data + offset, data, size);
 }
 
 static void host_buffer_get(ggml_backend_buffer_t buffer, const struct ggml_tensor *tensor,
-                            void *data, size_t offset, size_t size) {
+                            void *data, size_t offset, size_t size)
+{
     (void)buffer;
     memcpy(data, (const uint8_t *)tensor->data + offset, size);
 }
 
-static void host_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
+static void host_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value)
+{
     memset(buffer->context, value, buffer->size);
 }
 
@@ -222,12 +243,14 @@ static const struct ggml_backend_buffer_i host_buffer_interface = {
     .clear = host_buffer_clear,
 };
 
-static const char *host_buft_name(ggml_backend_buffer_type_t buft) {
+static const char *host_buft_name(ggml_backend_buffer_type_t buft)
+{
     const struct ats_emu_device *device = buft->context;
     return device->host_name;
 }
 
-static ggml_backend_buffer_t host_buft_alloc(ggml_backend_buffer_type_t buft, size_t size) {
+static ggml_backend_buffer_t host_buft_alloc(ggml_backend_buffer_type_t buft, size_t size)
+{
     struct ats_emu_device *device = buft->context;
     void *address = NULL;
     if (!atomic_load(&device->lost) &&
@@ -244,12 +267,14 @@ static ggml_backend_buffer_t host_buft_alloc(ggml_backend_buffer_type_t buft, si
     return ggml_backend_buffer_init(buft, host_buffer_interface, address, size);
 }
 
-static bool host_buft_is_host(ggml_backend_buffer_type_t buft) {
+static bool host_buft_is_host(ggml_backend_buffer_type_t buft)
+{
     (void)buft;
     return true;
 }
 
-void ats_emu_buffer_types_init(struct ats_emu_device *device) {
+void ats_emu_buffer_types_init(struct ats_emu_device *device)
+{
     device->buft = (struct ggml_backend_buffer_type){
         .iface = {.get_name = device_buft_name,
                   .alloc_buffer = device_buft_alloc,

@@ -12,12 +12,14 @@ enum {
     MAX_POOLED = 8,
 };
 
-void ats_emu_cloner_init(struct ats_emu_cloner *cloner) {
+void ats_emu_cloner_init(struct ats_emu_cloner *cloner)
+{
     *cloner = (struct ats_emu_cloner){0};
     pthread_mutex_init(&cloner->pool_lock, NULL);
 }
 
-void ats_emu_cloner_destroy(struct ats_emu_cloner *cloner) {
+void ats_emu_cloner_destroy(struct ats_emu_cloner *cloner)
+{
     while (cloner->pool != NULL) {
         struct ats_emu_graph *graph = cloner->pool;
         cloner->pool = graph->next;
@@ -30,7 +32,8 @@ void ats_emu_cloner_destroy(struct ats_emu_cloner *cloner) {
 }
 
 /* A block of at least `bytes` from the pool or from the host. */
-static struct ats_emu_graph *take_block(struct ats_emu_cloner *cloner, size_t bytes) {
+static struct ats_emu_graph *take_block(struct ats_emu_cloner *cloner, size_t bytes)
+{
     pthread_mutex_lock(&cloner->pool_lock);
     struct ats_emu_graph **link = &cloner->pool;
     while (*link != NULL && (*link)->capacity < bytes) {
@@ -52,7 +55,8 @@ static struct ats_emu_graph *take_block(struct ats_emu_cloner *cloner, size_t by
     return graph;
 }
 
-void ats_emu_clone_release(struct ats_emu_cloner *cloner, struct ats_emu_graph *graph) {
+void ats_emu_clone_release(struct ats_emu_cloner *cloner, struct ats_emu_graph *graph)
+{
     pthread_mutex_lock(&cloner->pool_lock);
     const bool keep = cloner->pool_size < MAX_POOLED;
     if (keep) {
@@ -66,7 +70,8 @@ void ats_emu_clone_release(struct ats_emu_cloner *cloner, struct ats_emu_graph *
     }
 }
 
-static size_t slot_of(const struct ats_emu_cloner *cloner, const struct ggml_tensor *tensor) {
+static size_t slot_of(const struct ats_emu_cloner *cloner, const struct ggml_tensor *tensor)
+{
     /* Fibonacci hashing; the low bits of an address say little */
     const uint64_t key = ((uint64_t)(uintptr_t)tensor >> 4) * UINT64_C(0x9E3779B97F4A7C15);
     size_t at = (size_t)(key >> 32) & (cloner->n_slots - 1);
@@ -77,15 +82,17 @@ static size_t slot_of(const struct ats_emu_cloner *cloner, const struct ggml_ten
 }
 
 /* The index of a tensor that is in the table. */
-static size_t index_of(const struct ats_emu_cloner *cloner, const struct ggml_tensor *tensor) {
+static size_t index_of(const struct ats_emu_cloner *cloner, const struct ggml_tensor *tensor)
+{
     return cloner->slots[slot_of(cloner, tensor)].index;
 }
 
 /* Doubles the tables and enters the tensors again. */
-static bool grow(struct ats_emu_cloner *cloner) {
+static bool grow(struct ats_emu_cloner *cloner)
+{
     const size_t capacity = cloner->capacity == 0 ? FIRST_TENSORS : cloner->capacity * 2;
     const struct ggml_tensor **tensors =
-        realloc(cloner->tensors, capacity * sizeof(cloner->tensors[0]));
+        realloc(cloner->tensors, capacity * sizeof(const struct ggml_tensor *));
     if (tensors == NULL) {
         return false;
     }
@@ -111,7 +118,8 @@ static bool grow(struct ats_emu_cloner *cloner) {
     return true;
 }
 
-static bool add_tensor(struct ats_emu_cloner *cloner, const struct ggml_tensor *tensor) {
+static bool add_tensor(struct ats_emu_cloner *cloner, const struct ggml_tensor *tensor)
+{
     if (cloner->n_tensors == cloner->capacity && !grow(cloner)) {
         return false;
     }
@@ -124,7 +132,8 @@ static bool add_tensor(struct ats_emu_cloner *cloner, const struct ggml_tensor *
     return true;
 }
 
-static void forget_tensors(struct ats_emu_cloner *cloner) {
+static void forget_tensors(struct ats_emu_cloner *cloner)
+{
     cloner->n_tensors = 0;
     cloner->epoch++;
     if (cloner->epoch == 0 && cloner->slots != NULL) {
@@ -136,7 +145,8 @@ static void forget_tensors(struct ats_emu_cloner *cloner) {
 /* Lists the graph's distinct tensors: first its nodes (their number is
  * returned in `n_nodes`), then what they read, then what those are views of. */
 static bool list_tensors(struct ats_emu_cloner *cloner, const struct ggml_cgraph *cgraph,
-                         size_t *n_nodes) {
+                         size_t *n_nodes)
+{
     forget_tensors(cloner);
     for (int i = 0; i < cgraph->n_nodes; i++) {
         if (!add_tensor(cloner, cgraph->nodes[i])) {
@@ -162,7 +172,8 @@ static bool list_tensors(struct ats_emu_cloner *cloner, const struct ggml_cgraph
 }
 
 /* How often the caller's whole graph reads `node`; 0 if it does not say. */
-static int32_t use_count(const struct ggml_cgraph *cgraph, const struct ggml_tensor *node) {
+static int32_t use_count(const struct ggml_cgraph *cgraph, const struct ggml_tensor *node)
+{
     const struct ggml_hash_set *set = &cgraph->visited_hash_set;
     if (set->size == 0 || set->keys == NULL || cgraph->use_counts == NULL) {
         return 0;
@@ -186,13 +197,15 @@ struct layout {
     size_t end;
 };
 
-static size_t append(size_t *end, size_t bytes) {
+static size_t append(size_t *end, size_t bytes)
+{
     const size_t at = *end;
     *end = (at + bytes + 63) / 64 * 64;
     return at;
 }
 
-static struct layout plan_layout(size_t n_tensors, size_t n_nodes, size_t n_graph_nodes) {
+static struct layout plan_layout(size_t n_tensors, size_t n_nodes, size_t n_graph_nodes)
+{
     /* odd, and so without a common factor with a stride of 2^k; half full at most */
     struct layout layout = {.n_nodes = n_nodes, .hash_size = 2 * n_nodes + 1};
     size_t end = 0;
@@ -208,7 +221,8 @@ static struct layout plan_layout(size_t n_tensors, size_t n_nodes, size_t n_grap
 
 /* Copies tensor i. Without buffer and extra, which may be gone when it is used. */
 static void copy_tensor(struct ats_emu_cloner *cloner, struct ats_emu_device *device, size_t i,
-                        bool is_node, struct ggml_tensor *copies) {
+                        bool is_node, struct ggml_tensor *copies)
+{
     const struct ggml_tensor *tensor = cloner->tensors[i];
     struct ggml_tensor *copy = &copies[i];
     *copy = *tensor;
@@ -229,16 +243,20 @@ static void copy_tensor(struct ats_emu_cloner *cloner, struct ats_emu_device *de
     }
 }
 
-static bool is_executed(const struct ggml_tensor *node) {
+static bool is_executed(const struct ggml_tensor *node)
+{
     return !ggml_op_is_empty(node->op) && (node->flags & GGML_TENSOR_FLAG_COMPUTE) != 0;
 }
 
+/* `copy` is asked about support rather than `node`: it has no buffer that may be stale. */
 static bool check_node(const struct ats_emu_cloner *cloner, const struct ggml_tensor *node,
-                       const struct ats_emu_device *device, struct ats_error *err) {
+                       const struct ggml_tensor *copy, const struct ats_emu_device *device,
+                       struct ats_error *err)
+{
     if (!is_executed(node)) {
         return true;
     }
-    if (!ats_emu_supports_op(node)) {
+    if (!ats_emu_supports_op(copy)) {
         return ats_fail(err, "%s cannot compute operator %s (node '%s')", device->name,
                         ggml_op_name(node->op), node->name);
     }
@@ -257,7 +275,8 @@ static bool check_node(const struct ats_emu_cloner *cloner, const struct ggml_te
 
 /* Enters the use counts where ggml_hash_find will look for the copies. */
 static void copy_use_counts(const struct ats_emu_cloner *cloner, const struct ggml_cgraph *cgraph,
-                            struct ggml_tensor *copies, size_t n_nodes, struct ggml_cgraph *copy) {
+                            struct ggml_tensor *copies, size_t n_nodes, struct ggml_cgraph *copy)
+{
     struct ggml_hash_set *set = &copy->visited_hash_set;
     memset(set->used, 0, ggml_bitset_size(set->size) * sizeof(ggml_bitset_t));
     for (size_t i = 0; i < n_nodes; i++) {
@@ -273,7 +292,8 @@ static void copy_use_counts(const struct ats_emu_cloner *cloner, const struct gg
 
 static void fill_block(struct ats_emu_cloner *cloner, struct ats_emu_device *device,
                        const struct ggml_cgraph *cgraph, const struct layout *layout,
-                       struct ats_emu_graph *graph) {
+                       struct ats_emu_graph *graph)
+{
     uint8_t *block = (uint8_t *)graph;
     struct ggml_tensor *copies = (struct ggml_tensor *)(void *)(block + layout->tensors);
     graph->cgraph = (struct ggml_cgraph){
@@ -297,14 +317,14 @@ static void fill_block(struct ats_emu_cloner *cloner, struct ats_emu_device *dev
 }
 
 struct ats_emu_graph *ats_emu_clone(struct ats_emu_cloner *cloner, struct ats_emu_device *device,
-                                    const struct ggml_cgraph *cgraph, struct ats_error *err) {
+                                    const struct ggml_cgraph *cgraph, struct ats_error *err)
+{
     size_t n_nodes = 0;
     if (!list_tensors(cloner, cgraph, &n_nodes)) {
         ats_fail(err, "out of host memory for a graph of %d nodes", cgraph->n_nodes);
         return NULL;
     }
-    const struct layout layout =
-        plan_layout(cloner->n_tensors, n_nodes, (size_t)cgraph->n_nodes);
+    const struct layout layout = plan_layout(cloner->n_tensors, n_nodes, (size_t)cgraph->n_nodes);
     struct ats_emu_graph *graph = take_block(cloner, layout.end);
     if (graph == NULL) {
         ats_fail(err, "out of host memory for a graph of %d nodes", cgraph->n_nodes);
@@ -312,7 +332,7 @@ struct ats_emu_graph *ats_emu_clone(struct ats_emu_cloner *cloner, struct ats_em
     }
     fill_block(cloner, device, cgraph, &layout, graph);
     for (int i = 0; i < cgraph->n_nodes; i++) {
-        if (!check_node(cloner, cgraph->nodes[i], device, err)) {
+        if (!check_node(cloner, cgraph->nodes[i], graph->cgraph.nodes[i], device, err)) {
             ats_emu_clone_release(cloner, graph);
             return NULL;
         }

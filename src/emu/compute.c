@@ -1,6 +1,7 @@
 #include "emu/compute.h"
 
-ggml_backend_dev_t ats_emu_cpu_device(void) {
+ggml_backend_dev_t ats_emu_cpu_device(void)
+{
     /* found once: it is asked for at every node, and ggml's list of devices has no lock */
     static _Atomic(ggml_backend_dev_t) found;
     ggml_backend_dev_t dev = atomic_load_explicit(&found, memory_order_acquire);
@@ -11,7 +12,8 @@ ggml_backend_dev_t ats_emu_cpu_device(void) {
     return dev;
 }
 
-bool ats_emu_supports_op(const struct ggml_tensor *op) {
+bool ats_emu_supports_op(const struct ggml_tensor *op)
+{
     switch (op->op) {
     case GGML_OP_CUSTOM:
     case GGML_OP_MAP_CUSTOM1:
@@ -25,7 +27,8 @@ bool ats_emu_supports_op(const struct ggml_tensor *op) {
     }
 }
 
-bool ats_emu_engine_init(struct ats_emu_engine *engine, struct ats_error *err) {
+bool ats_emu_engine_init(struct ats_emu_engine *engine, struct ats_error *err)
+{
     *engine = (struct ats_emu_engine){0};
     ggml_backend_dev_t dev = ats_emu_cpu_device();
     if (dev == NULL) {
@@ -45,7 +48,8 @@ bool ats_emu_engine_init(struct ats_emu_engine *engine, struct ats_error *err) {
     return true;
 }
 
-void ats_emu_engine_destroy(struct ats_emu_engine *engine) {
+void ats_emu_engine_destroy(struct ats_emu_engine *engine)
+{
     if (engine->cpu != NULL) {
         ggml_backend_free(engine->cpu);
     }
@@ -53,7 +57,8 @@ void ats_emu_engine_destroy(struct ats_emu_engine *engine) {
 
 enum ggml_status ats_emu_engine_compute(struct ats_emu_engine *engine, struct ats_emu_graph *graph,
                                         int n_threads, ggml_abort_callback abort_callback,
-                                        void *abort_data) {
+                                        void *abort_data)
+{
     if (n_threads > 0 && n_threads != engine->n_threads && engine->set_n_threads != NULL) {
         engine->set_n_threads(engine->cpu, n_threads);
         engine->n_threads = n_threads;

@@ -15,16 +15,19 @@ static const int64_t OFFLOAD_MIN_BATCH = 32;
 
 /* ---- faults and admission ---- */
 
-void ats_emu_fault_init(struct ats_emu_fault *fault) {
+void ats_emu_fault_init(struct ats_emu_fault *fault)
+{
     pthread_mutex_init(&fault->lock, NULL);
     atomic_init(&fault->latched, false);
 }
 
-void ats_emu_fault_destroy(struct ats_emu_fault *fault) {
+void ats_emu_fault_destroy(struct ats_emu_fault *fault)
+{
     pthread_mutex_destroy(&fault->lock);
 }
 
-void ats_emu_fault_latch(struct ats_emu_fault *fault, const char *text) {
+void ats_emu_fault_latch(struct ats_emu_fault *fault, const char *text)
+{
     pthread_mutex_lock(&fault->lock);
     if (!atomic_load(&fault->latched)) {
         snprintf(fault->text, sizeof(fault->text), "%s", text);
@@ -33,7 +36,8 @@ void ats_emu_fault_latch(struct ats_emu_fault *fault, const char *text) {
     pthread_mutex_unlock(&fault->lock);
 }
 
-bool ats_emu_fault_take(struct ats_emu_fault *fault, char *text, size_t size) {
+bool ats_emu_fault_take(struct ats_emu_fault *fault, char *text, size_t size)
+{
     if (!atomic_load(&fault->latched)) {
         return false;
     }
@@ -48,10 +52,10 @@ bool ats_emu_fault_take(struct ats_emu_fault *fault, char *text, size_t size) {
 }
 
 bool ats_emu_device_admit(struct ats_emu_device *device, enum ats_emu_op op,
-                          struct ats_emu_fault *fault) {
+                          struct ats_emu_fault *fault)
+{
     char text[128];
-    if (!atomic_load(&device->lost) &&
-        ats_emu_injector_hits(&device->injector, ATS_EMU_OP_LOSS)) {
+    if (!atomic_load(&device->lost) && ats_emu_injector_hits(&device->injector, ATS_EMU_OP_LOSS)) {
         ats_log_error("%s: injected loss of the device\n", device->name);
         atomic_store(&device->lost, true);
     }
@@ -69,7 +73,8 @@ bool ats_emu_device_admit(struct ats_emu_device *device, enum ats_emu_op op,
     return true;
 }
 
-uint8_t *ats_emu_device_reach(struct ats_emu_device *device, const void *address, size_t size) {
+uint8_t *ats_emu_device_reach(struct ats_emu_device *device, const void *address, size_t size)
+{
     uint8_t *shadow = ats_emu_memory_shadow(&device->memory, address, size);
     if (shadow == NULL && ats_emu_pinned_contains(address, size)) {
         return (uint8_t *)address;
@@ -77,7 +82,8 @@ uint8_t *ats_emu_device_reach(struct ats_emu_device *device, const void *address
     return shadow;
 }
 
-void ats_emu_device_drain(struct ats_emu_device *device) {
+void ats_emu_device_drain(struct ats_emu_device *device)
+{
     pthread_mutex_lock(&device->streams_lock);
     for (struct ats_emu_stream *stream = device->streams; stream != NULL; stream = stream->next) {
         ats_emu_stream_synchronize(stream);
@@ -87,30 +93,36 @@ void ats_emu_device_drain(struct ats_emu_device *device) {
 
 /* ---- ggml's device interface ---- */
 
-static struct ats_emu_device *device_of(ggml_backend_dev_t dev) {
+static struct ats_emu_device *device_of(ggml_backend_dev_t dev)
+{
     return dev->context;
 }
 
-static const char *device_name(ggml_backend_dev_t dev) {
+static const char *device_name(ggml_backend_dev_t dev)
+{
     return device_of(dev)->name;
 }
 
-static const char *device_description(ggml_backend_dev_t dev) {
+static const char *device_description(ggml_backend_dev_t dev)
+{
     return device_of(dev)->profile.description;
 }
 
-static void device_memory(ggml_backend_dev_t dev, size_t *available, size_t *total) {
+static void device_memory(ggml_backend_dev_t dev, size_t *available, size_t *total)
+{
     struct ats_emu_device *device = device_of(dev);
     *available = atomic_load(&device->lost) ? 0 : ats_emu_memory_available(&device->memory);
     *total = device->memory.size;
 }
 
-static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev) {
+static enum ggml_backend_dev_type device_type(ggml_backend_dev_t dev)
+{
     (void)dev;
     return GGML_BACKEND_DEVICE_TYPE_GPU;
 }
 
-static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *props) {
+static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *props)
+{
     *props = (struct ggml_backend_dev_props){
         .name = device_name(dev),
         .description = device_description(dev),
@@ -121,29 +133,35 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
     device_memory(dev, &props->memory_free, &props->memory_total);
 }
 
-static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *params) {
+static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *params)
+{
     (void)params;
     return ats_emu_backend_new(device_of(dev));
 }
 
-static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev) {
+static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev)
+{
     return &device_of(dev)->buft;
 }
 
-static ggml_backend_buffer_type_t device_host_buffer_type(ggml_backend_dev_t dev) {
+static ggml_backend_buffer_type_t device_host_buffer_type(ggml_backend_dev_t dev)
+{
     return &device_of(dev)->host_buft;
 }
 
-static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op) {
+static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
+{
     (void)dev;
     return ats_emu_supports_op(op);
 }
 
-static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) {
+static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft)
+{
     return buft == &device_of(dev)->buft;
 }
 
-static bool device_offload_op(ggml_backend_dev_t dev, const struct ggml_tensor *op) {
+static bool device_offload_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
+{
     (void)dev;
     switch (op->op) {
     case GGML_OP_GET_ROWS:
@@ -176,7 +194,8 @@ static const struct ggml_backend_device_i device_interface = {
     .event_synchronize = ats_emu_event_synchronize,
 };
 
-bool ats_emu_is_device(ggml_backend_dev_t dev) {
+bool ats_emu_is_device(ggml_backend_dev_t dev)
+{
     return dev != NULL && dev->iface.init_backend == device_init_backend;
 }
 
@@ -187,7 +206,8 @@ bool ats_emu_is_device(ggml_backend_dev_t dev) {
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ats_emu_device *all_devices;
 
-void ats_emu_drain_all(void) {
+void ats_emu_drain_all(void)
+{
     pthread_mutex_lock(&all_lock);
     for (struct ats_emu_device *device = all_devices; device != NULL; device = device->next) {
         ats_emu_device_drain(device);
@@ -195,14 +215,16 @@ void ats_emu_drain_all(void) {
     pthread_mutex_unlock(&all_lock);
 }
 
-static void link_device(struct ats_emu_device *device) {
+static void link_device(struct ats_emu_device *device)
+{
     pthread_mutex_lock(&all_lock);
     device->next = all_devices;
     all_devices = device;
     pthread_mutex_unlock(&all_lock);
 }
 
-static void unlink_device(struct ats_emu_device *device) {
+static void unlink_device(struct ats_emu_device *device)
+{
     pthread_mutex_lock(&all_lock);
     struct ats_emu_device **link = &all_devices;
     while (*link != device) {
@@ -213,7 +235,8 @@ static void unlink_device(struct ats_emu_device *device) {
 }
 
 struct ats_emu_device *ats_emu_device_create(const struct ats_emu_profile *profile, int index,
-                                             struct ats_error *err) {
+                                             struct ats_error *err)
+{
     struct ats_emu_device *device = calloc(1, sizeof(*device));
     if (device == NULL) {
         ats_fail(err, "out of host memory for an emulated device");
@@ -241,7 +264,8 @@ struct ats_emu_device *ats_emu_device_create(const struct ats_emu_profile *profi
     return device;
 }
 
-void ats_emu_device_destroy(struct ats_emu_device *device) {
+void ats_emu_device_destroy(struct ats_emu_device *device)
+{
     unlink_device(device);
     pthread_mutex_destroy(&device->streams_lock);
     ats_emu_fault_destroy(&device->fault);

@@ -40,7 +40,9 @@
 
 /* Creates one device for each profile in `spec` (comma-separated names or JSON
  * file paths: the value of ATS_EMULATE) and registers them with ggml. NULL or
- * empty: does nothing. All or nothing; may be called once per process. */
+ * empty: does nothing. All or nothing. Once per process: again with the same
+ * spec does nothing (programs load backends twice), with another fails. Keeps
+ * the library that contains it loaded for good. Not thread-safe, as loading is not. */
 bool ats_emu_start(const char *spec, struct ats_error *err);
 
 /* Replaces the failure spec of one emulated device; the counters restart. */

@@ -5,7 +5,8 @@
 
 enum { FIRST_CAPACITY = 64 };
 
-bool ats_emu_heap_init(struct ats_emu_heap *heap, size_t size) {
+bool ats_emu_heap_init(struct ats_emu_heap *heap, size_t size)
+{
     *heap = (struct ats_emu_heap){.size = size};
     heap->blocks = malloc(FIRST_CAPACITY * sizeof(heap->blocks[0]));
     if (heap->blocks == NULL) {
@@ -17,13 +18,15 @@ bool ats_emu_heap_init(struct ats_emu_heap *heap, size_t size) {
     return true;
 }
 
-void ats_emu_heap_destroy(struct ats_emu_heap *heap) {
+void ats_emu_heap_destroy(struct ats_emu_heap *heap)
+{
     free(heap->blocks);
     *heap = (struct ats_emu_heap){0};
 }
 
 /* An allocation adds two blocks at most: one before it, one behind it. */
-static bool reserve_two(struct ats_emu_heap *heap) {
+static bool reserve_two(struct ats_emu_heap *heap)
+{
     if (heap->n_blocks + 2 <= heap->capacity) {
         return true;
     }
@@ -37,25 +40,29 @@ static bool reserve_two(struct ats_emu_heap *heap) {
     return true;
 }
 
-static void insert_block(struct ats_emu_heap *heap, size_t at, struct ats_emu_block block) {
+static void insert_block(struct ats_emu_heap *heap, size_t at, struct ats_emu_block block)
+{
     memmove(heap->blocks + at + 1, heap->blocks + at,
             (heap->n_blocks - at) * sizeof(heap->blocks[0]));
     heap->blocks[at] = block;
     heap->n_blocks++;
 }
 
-static void remove_block(struct ats_emu_heap *heap, size_t at) {
+static void remove_block(struct ats_emu_heap *heap, size_t at)
+{
     heap->n_blocks--;
     memmove(heap->blocks + at, heap->blocks + at + 1,
             (heap->n_blocks - at) * sizeof(heap->blocks[0]));
 }
 
 /* Bytes to skip in a block so that the rest starts at a multiple of `alignment`. */
-static size_t padding(const struct ats_emu_block *block, size_t alignment) {
+static size_t padding(const struct ats_emu_block *block, size_t alignment)
+{
     return (alignment - block->offset % alignment) % alignment;
 }
 
-bool ats_emu_heap_alloc(struct ats_emu_heap *heap, size_t size, size_t alignment, size_t *offset) {
+bool ats_emu_heap_alloc(struct ats_emu_heap *heap, size_t size, size_t alignment, size_t *offset)
+{
     if (size == 0 || !reserve_two(heap)) {
         return false;
     }
@@ -68,7 +75,8 @@ bool ats_emu_heap_alloc(struct ats_emu_heap *heap, size_t size, size_t alignment
         const size_t rest = block.size - pad - size;
         heap->blocks[i] = (struct ats_emu_block){block.offset + pad, size, true};
         if (rest > 0) {
-            insert_block(heap, i + 1, (struct ats_emu_block){block.offset + pad + size, rest, false});
+            insert_block(heap, i + 1,
+                         (struct ats_emu_block){block.offset + pad + size, rest, false});
         }
         if (pad > 0) {
             insert_block(heap, i, (struct ats_emu_block){block.offset, pad, false});
@@ -81,7 +89,8 @@ bool ats_emu_heap_alloc(struct ats_emu_heap *heap, size_t size, size_t alignment
 }
 
 /* The block that holds `offset`, which is below the heap's size. */
-static size_t find_block(const struct ats_emu_heap *heap, size_t offset) {
+static size_t find_block(const struct ats_emu_heap *heap, size_t offset)
+{
     size_t low = 0;
     size_t high = heap->n_blocks;
     while (high - low > 1) {
@@ -95,7 +104,8 @@ static size_t find_block(const struct ats_emu_heap *heap, size_t offset) {
     return low;
 }
 
-size_t ats_emu_heap_free(struct ats_emu_heap *heap, size_t offset) {
+size_t ats_emu_heap_free(struct ats_emu_heap *heap, size_t offset)
+{
     if (offset >= heap->size) {
         return 0;
     }
@@ -117,7 +127,8 @@ size_t ats_emu_heap_free(struct ats_emu_heap *heap, size_t offset) {
     return size;
 }
 
-bool ats_emu_heap_contains(const struct ats_emu_heap *heap, size_t offset, size_t size) {
+bool ats_emu_heap_contains(const struct ats_emu_heap *heap, size_t offset, size_t size)
+{
     if (offset >= heap->size) {
         return false;
     }
@@ -125,7 +136,8 @@ bool ats_emu_heap_contains(const struct ats_emu_heap *heap, size_t offset, size_
     return block->used && size <= block->size - (offset - block->offset);
 }
 
-bool ats_emu_heap_valid(const struct ats_emu_heap *heap) {
+bool ats_emu_heap_valid(const struct ats_emu_heap *heap)
+{
     size_t end = 0;
     size_t used = 0;
     for (size_t i = 0; i < heap->n_blocks; i++) {

@@ -6,16 +6,18 @@
 #include <string.h>
 
 static const char *const op_names[ATS_EMU_OP_COUNT] = {
-    [ATS_EMU_OP_ALLOC] = "alloc", [ATS_EMU_OP_PINNED] = "pinned",   [ATS_EMU_OP_COPY] = "copy",
+    [ATS_EMU_OP_ALLOC] = "alloc",     [ATS_EMU_OP_PINNED] = "pinned", [ATS_EMU_OP_COPY] = "copy",
     [ATS_EMU_OP_COMPUTE] = "compute", [ATS_EMU_OP_LOSS] = "loss",
 };
 
-const char *ats_emu_op_name(enum ats_emu_op op) {
+const char *ats_emu_op_name(enum ats_emu_op op)
+{
     return op_names[op];
 }
 
 bool ats_emu_inject_parse_rule(const char *text, struct ats_emu_inject_rule *rule,
-                               struct ats_error *err) {
+                               struct ats_error *err)
+{
     char number[32];
     const size_t length = strlen(text);
     const bool onwards = length > 0 && text[length - 1] == '+';
@@ -32,8 +34,8 @@ bool ats_emu_inject_parse_rule(const char *text, struct ats_emu_inject_rule *rul
     return true;
 }
 
-static bool parse_item(const char *item, struct ats_emu_inject_rules *rules,
-                       struct ats_error *err) {
+static bool parse_item(const char *item, struct ats_emu_inject_rules *rules, struct ats_error *err)
+{
     const char *colon = strchr(item, ':');
     for (int op = 0; colon != NULL && op < ATS_EMU_OP_COUNT; op++) {
         const size_t length = strlen(op_names[op]);
@@ -48,7 +50,8 @@ static bool parse_item(const char *item, struct ats_emu_inject_rules *rules,
 }
 
 bool ats_emu_inject_parse(const char *spec, struct ats_emu_inject_rules *rules,
-                          struct ats_error *err) {
+                          struct ats_error *err)
+{
     struct ats_emu_inject_rules parsed = {0};
     if (strcmp(spec, "off") == 0) {
         *rules = parsed;
@@ -71,24 +74,28 @@ bool ats_emu_inject_parse(const char *spec, struct ats_emu_inject_rules *rules,
 }
 
 void ats_emu_injector_init(struct ats_emu_injector *injector,
-                           const struct ats_emu_inject_rules *rules) {
+                           const struct ats_emu_inject_rules *rules)
+{
     *injector = (struct ats_emu_injector){.rules = *rules};
     pthread_mutex_init(&injector->lock, NULL);
 }
 
-void ats_emu_injector_destroy(struct ats_emu_injector *injector) {
+void ats_emu_injector_destroy(struct ats_emu_injector *injector)
+{
     pthread_mutex_destroy(&injector->lock);
 }
 
 void ats_emu_injector_set(struct ats_emu_injector *injector,
-                          const struct ats_emu_inject_rules *rules) {
+                          const struct ats_emu_inject_rules *rules)
+{
     pthread_mutex_lock(&injector->lock);
     injector->rules = *rules;
     memset(injector->count, 0, sizeof(injector->count));
     pthread_mutex_unlock(&injector->lock);
 }
 
-bool ats_emu_injector_hits(struct ats_emu_injector *injector, enum ats_emu_op op) {
+bool ats_emu_injector_hits(struct ats_emu_injector *injector, enum ats_emu_op op)
+{
     pthread_mutex_lock(&injector->lock);
     const struct ats_emu_inject_rule rule = injector->rules.rule[op];
     const uint64_t count = ++injector->count[op];

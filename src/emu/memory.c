@@ -10,7 +10,8 @@
 static const size_t MIN_POISON_BYTES = (size_t)8 << 20;
 static const size_t MAX_MAPPINGS = 4096;
 
-static size_t poison_bytes_for(size_t size) {
+static size_t poison_bytes_for(size_t size)
+{
     size_t bytes = MIN_POISON_BYTES;
     while (size / bytes > MAX_MAPPINGS) {
         bytes *= 2;
@@ -19,7 +20,8 @@ static size_t poison_bytes_for(size_t size) {
 }
 
 /* A file of `bytes` bytes of poison, or -1 with errno set. */
-static int create_poison_file(size_t bytes) {
+static int create_poison_file(size_t bytes)
+{
     const int fd = memfd_create("ats-emu-poison", MFD_CLOEXEC);
     if (fd < 0) {
         return -1;
@@ -38,7 +40,8 @@ static int create_poison_file(size_t bytes) {
     return -1;
 }
 
-uint8_t *ats_emu_map_poison(size_t size) {
+uint8_t *ats_emu_map_poison(size_t size)
+{
     const size_t poison_bytes = poison_bytes_for(size);
     const int fd = create_poison_file(size < poison_bytes ? size : poison_bytes);
     if (fd < 0) {
@@ -62,19 +65,22 @@ uint8_t *ats_emu_map_poison(size_t size) {
     return base == MAP_FAILED ? NULL : base;
 }
 
-static size_t round_up(size_t value, size_t unit) {
+static size_t round_up(size_t value, size_t unit)
+{
     return (value + unit - 1) / unit * unit;
 }
 
-static size_t page_size(void) {
+static size_t page_size(void)
+{
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-bool ats_emu_memory_init(struct ats_emu_memory *memory, size_t size, struct ats_error *err) {
+bool ats_emu_memory_init(struct ats_emu_memory *memory, size_t size, struct ats_error *err)
+{
     *memory = (struct ats_emu_memory){.page_size = page_size()};
     memory->size = size / memory->page_size * memory->page_size;
-    void *device = mmap(NULL, memory->size, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *device =
+        mmap(NULL, memory->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (device == MAP_FAILED) {
         return ats_fail(err, "cannot reserve %zu bytes of address space for device memory: %s",
                         memory->size, strerror(errno));
@@ -96,14 +102,16 @@ bool ats_emu_memory_init(struct ats_emu_memory *memory, size_t size, struct ats_
     return true;
 }
 
-void ats_emu_memory_destroy(struct ats_emu_memory *memory) {
+void ats_emu_memory_destroy(struct ats_emu_memory *memory)
+{
     munmap(memory->device, memory->size);
     munmap(memory->shadow, memory->size);
     ats_emu_heap_destroy(&memory->heap);
     pthread_mutex_destroy(&memory->lock);
 }
 
-void *ats_emu_memory_alloc(struct ats_emu_memory *memory, size_t size, size_t alignment) {
+void *ats_emu_memory_alloc(struct ats_emu_memory *memory, size_t size, size_t alignment)
+{
     if (size == 0 || size > memory->size) {
         return NULL;
     }
@@ -116,7 +124,8 @@ void *ats_emu_memory_alloc(struct ats_emu_memory *memory, size_t size, size_t al
     return fits ? memory->device + offset : NULL;
 }
 
-void ats_emu_memory_free(struct ats_emu_memory *memory, void *address) {
+void ats_emu_memory_free(struct ats_emu_memory *memory, void *address)
+{
     const size_t offset = (size_t)((uint8_t *)address - memory->device);
     pthread_mutex_lock(&memory->lock);
     const size_t size = ats_emu_heap_free(&memory->heap, offset);
@@ -127,19 +136,22 @@ void ats_emu_memory_free(struct ats_emu_memory *memory, void *address) {
     pthread_mutex_unlock(&memory->lock);
 }
 
-size_t ats_emu_memory_available(struct ats_emu_memory *memory) {
+size_t ats_emu_memory_available(struct ats_emu_memory *memory)
+{
     pthread_mutex_lock(&memory->lock);
     const size_t available = memory->size - memory->heap.used;
     pthread_mutex_unlock(&memory->lock);
     return available;
 }
 
-bool ats_emu_memory_owns(const struct ats_emu_memory *memory, const void *address) {
+bool ats_emu_memory_owns(const struct ats_emu_memory *memory, const void *address)
+{
     return (uintptr_t)address - (uintptr_t)memory->device < memory->size;
 }
 
 uint8_t *ats_emu_memory_shadow_locked(const struct ats_emu_memory *memory, const void *address,
-                                      size_t size) {
+                                      size_t size)
+{
     const size_t offset = (uintptr_t)address - (uintptr_t)memory->device;
     if (!ats_emu_heap_contains(&memory->heap, offset, size)) {
         return NULL;
@@ -147,7 +159,8 @@ uint8_t *ats_emu_memory_shadow_locked(const struct ats_emu_memory *memory, const
     return memory->shadow + offset;
 }
 
-uint8_t *ats_emu_memory_shadow(struct ats_emu_memory *memory, const void *address, size_t size) {
+uint8_t *ats_emu_memory_shadow(struct ats_emu_memory *memory, const void *address, size_t size)
+{
     pthread_mutex_lock(&memory->lock);
     uint8_t *shadow = ats_emu_memory_shadow_locked(memory, address, size);
     pthread_mutex_unlock(&memory->lock);

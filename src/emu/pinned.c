@@ -21,7 +21,8 @@ static size_t n_ranges;
 static size_t capacity;
 
 /* The number of ranges that start at or below `address`. */
-static size_t count_up_to(uintptr_t address) {
+static size_t count_up_to(uintptr_t address)
+{
     size_t low = 0;
     size_t high = n_ranges;
     while (low < high) {
@@ -35,7 +36,8 @@ static size_t count_up_to(uintptr_t address) {
     return low;
 }
 
-static bool add_range(struct range range) {
+static bool add_range(struct range range)
+{
     const size_t at = count_up_to(range.start);
     const bool overlaps_before = at > 0 && range.start - ranges[at - 1].start < ranges[at - 1].size;
     const bool overlaps_after = at < n_ranges && ranges[at].start - range.start < range.size;
@@ -57,7 +59,8 @@ static bool add_range(struct range range) {
     return true;
 }
 
-static bool take_range(const void *address, bool mapped, struct range *taken) {
+static bool take_range(const void *address, bool mapped, struct range *taken)
+{
     const size_t at = count_up_to((uintptr_t)address);
     if (at == 0 || ranges[at - 1].start != (uintptr_t)address ||
         (ranges[at - 1].mapped > 0) != mapped) {
@@ -74,21 +77,24 @@ static bool take_range(const void *address, bool mapped, struct range *taken) {
     return true;
 }
 
-static bool add_locked(struct range range) {
+static bool add_locked(struct range range)
+{
     pthread_rwlock_wrlock(&registry_lock);
     const bool added = add_range(range);
     pthread_rwlock_unlock(&registry_lock);
     return added;
 }
 
-static bool take_locked(const void *address, bool mapped, struct range *taken) {
+static bool take_locked(const void *address, bool mapped, struct range *taken)
+{
     pthread_rwlock_wrlock(&registry_lock);
     const bool found = take_range(address, mapped, taken);
     pthread_rwlock_unlock(&registry_lock);
     return found;
 }
 
-void *ats_emu_pinned_alloc(size_t size) {
+void *ats_emu_pinned_alloc(size_t size)
+{
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     if (size == 0 || size > SIZE_MAX / 2) {
         return NULL;
@@ -105,26 +111,30 @@ void *ats_emu_pinned_alloc(size_t size) {
     return address;
 }
 
-void ats_emu_pinned_free(void *address) {
+void ats_emu_pinned_free(void *address)
+{
     struct range range;
     if (take_locked(address, true, &range)) {
         munmap(address, range.mapped);
     }
 }
 
-bool ats_emu_pinned_register(void *address, size_t size) {
+bool ats_emu_pinned_register(void *address, size_t size)
+{
     if (address == NULL || size == 0 || size > UINTPTR_MAX - (uintptr_t)address) {
         return false;
     }
     return add_locked((struct range){(uintptr_t)address, size, 0});
 }
 
-bool ats_emu_pinned_unregister(void *address) {
+bool ats_emu_pinned_unregister(void *address)
+{
     struct range range;
     return take_locked(address, false, &range);
 }
 
-bool ats_emu_pinned_contains(const void *address, size_t size) {
+bool ats_emu_pinned_contains(const void *address, size_t size)
+{
     pthread_rwlock_rdlock(&registry_lock);
     const size_t at = count_up_to((uintptr_t)address);
     bool inside = false;

@@ -17,7 +17,8 @@ static const size_t MIN_ALIGNMENT = 32;
 static const size_t MAX_ALIGNMENT = 65536;
 static const uint32_t MAX_DELAY_US = 1000000;
 
-struct ats_emu_profile ats_emu_profile_default(void) {
+struct ats_emu_profile ats_emu_profile_default(void)
+{
     return (struct ats_emu_profile){
         .name = "default",
         .description = "emulated accelerator",
@@ -36,11 +37,13 @@ struct reader {
     struct ats_error *err;
 };
 
-static bool fail_key(const struct reader *reader, const char *allowed) {
+static bool fail_key(const struct reader *reader, const char *allowed)
+{
     return ats_fail(reader->err, "%s: \"%s\" must be %s", reader->path, reader->key, allowed);
 }
 
-static bool read_text(const struct reader *reader, char *text, size_t size, const char *allowed) {
+static bool read_text(const struct reader *reader, char *text, size_t size, const char *allowed)
+{
     const char *value = json_string_value(reader->value);
     if (value == NULL || value[0] == '\0' || json_string_length(reader->value) >= size ||
         strpbrk(value, "\n\r\t") != NULL) {
@@ -51,7 +54,8 @@ static bool read_text(const struct reader *reader, char *text, size_t size, cons
 }
 
 static bool read_integer(const struct reader *reader, uint64_t max, uint64_t *number,
-                         const char *allowed) {
+                         const char *allowed)
+{
     if (!json_is_integer(reader->value) || json_integer_value(reader->value) < 0 ||
         (uint64_t)json_integer_value(reader->value) > max) {
         return fail_key(reader, allowed);
@@ -61,7 +65,8 @@ static bool read_integer(const struct reader *reader, uint64_t max, uint64_t *nu
 }
 
 /* A size is a number of bytes or a text such as "6G". */
-static bool read_size(const struct reader *reader, size_t *bytes, const char *allowed) {
+static bool read_size(const struct reader *reader, size_t *bytes, const char *allowed)
+{
     size_t size = 0;
     if (json_is_integer(reader->value) && json_integer_value(reader->value) >= 0) {
         size = (size_t)json_integer_value(reader->value);
@@ -76,43 +81,50 @@ static bool read_size(const struct reader *reader, size_t *bytes, const char *al
     return true;
 }
 
-static bool read_format(const struct reader *reader) {
+static bool read_format(const struct reader *reader)
+{
     const char *value = json_string_value(reader->value);
-    return value != NULL && strcmp(value, "ats-device-1") == 0 ? true
-                                                               : fail_key(reader, "\"ats-device-1\"");
+    return value != NULL && strcmp(value, "ats-device-1") == 0
+               ? true
+               : fail_key(reader, "\"ats-device-1\"");
 }
 
-static bool read_name(const struct reader *reader) {
+static bool read_name(const struct reader *reader)
+{
     return read_text(reader, reader->profile->name, sizeof(reader->profile->name),
                      "a text of 1 to 63 bytes on one line");
 }
 
-static bool read_description(const struct reader *reader) {
+static bool read_description(const struct reader *reader)
+{
     return read_text(reader, reader->profile->description, sizeof(reader->profile->description),
                      "a text of 1 to 159 bytes on one line");
 }
 
-static bool read_memory(const struct reader *reader) {
+static bool read_memory(const struct reader *reader)
+{
     return read_size(reader, &reader->profile->memory,
                      "a size from 1M to 1T, in bytes or as text such as \"6G\"");
 }
 
-static bool read_max_buffer(const struct reader *reader) {
+static bool read_max_buffer(const struct reader *reader)
+{
     return read_size(reader, &reader->profile->max_buffer,
                      "a size from 1M to 1T, in bytes or as text such as \"4G\"");
 }
 
-static bool read_mode(const struct reader *reader) {
+static bool read_mode(const struct reader *reader)
+{
     const char *value = json_string_value(reader->value);
     if (value != NULL && strcmp(value, "timed") == 0) {
-        return ats_fail(reader->err,
-                        "%s: \"mode\": \"timed\" is not available yet; use \"exact\"",
+        return ats_fail(reader->err, "%s: \"mode\": \"timed\" is not available yet; use \"exact\"",
                         reader->path);
     }
     return value != NULL && strcmp(value, "exact") == 0 ? true : fail_key(reader, "\"exact\"");
 }
 
-static bool read_max_delay(const struct reader *reader) {
+static bool read_max_delay(const struct reader *reader)
+{
     uint64_t delay_us = 0;
     if (!read_integer(reader, MAX_DELAY_US, &delay_us,
                       "a whole number of microseconds from 0 to 1000000")) {
@@ -122,12 +134,14 @@ static bool read_max_delay(const struct reader *reader) {
     return true;
 }
 
-static bool read_seed(const struct reader *reader) {
+static bool read_seed(const struct reader *reader)
+{
     return read_integer(reader, INT64_MAX, &reader->profile->seed,
                         "a whole number from 0 to 2^63 - 1");
 }
 
-static bool read_alignment(const struct reader *reader) {
+static bool read_alignment(const struct reader *reader)
+{
     static const char allowed[] = "a power of two from 32 to 65536 (bytes)";
     uint64_t alignment = 0;
     if (!read_integer(reader, MAX_ALIGNMENT, &alignment, allowed)) {
@@ -140,7 +154,8 @@ static bool read_alignment(const struct reader *reader) {
     return true;
 }
 
-static bool read_inject_rule(const struct reader *reader, const char *key, const json_t *value) {
+static bool read_inject_rule(const struct reader *reader, const char *key, const json_t *value)
+{
     char text[32];
     if (json_is_integer(value)) {
         snprintf(text, sizeof(text), "%lld", (long long)json_integer_value(value));
@@ -165,13 +180,15 @@ static bool read_inject_rule(const struct reader *reader, const char *key, const
                     reader->path, key);
 }
 
-static bool read_inject(const struct reader *reader) {
+static bool read_inject(const struct reader *reader)
+{
     if (!json_is_object(reader->value)) {
         return fail_key(reader, "an object such as {\"copy\": 3}");
     }
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)reader->value, key, value) {
+    json_object_foreach((json_t *)reader->value, key, value)
+    {
         if (!read_inject_rule(reader, key, value)) {
             return false;
         }
@@ -197,7 +214,8 @@ static const struct {
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 
-static bool fail_unknown(const char *path, const char *key, struct ats_error *err) {
+static bool fail_unknown(const char *path, const char *key, struct ats_error *err)
+{
     char allowed[256] = "";
     for (size_t i = 0; i < N_KEYS; i++) {
         const size_t length = strlen(allowed);
@@ -208,7 +226,8 @@ static bool fail_unknown(const char *path, const char *key, struct ats_error *er
 }
 
 static bool read_object(const char *path, json_t *object, struct ats_emu_profile *profile,
-                        struct ats_error *err) {
+                        struct ats_error *err)
+{
     if (!json_is_object(object)) {
         return ats_fail(err, "%s: a profile is a JSON object", path);
     }
@@ -224,7 +243,8 @@ static bool read_object(const char *path, json_t *object, struct ats_emu_profile
     }
     const char *key;
     json_t *value;
-    json_object_foreach(object, key, value) {
+    json_object_foreach(object, key, value)
+    {
         size_t i = 0;
         while (i < N_KEYS && strcmp(key, keys[i].key) != 0) {
             i++;
@@ -236,8 +256,8 @@ static bool read_object(const char *path, json_t *object, struct ats_emu_profile
     return true;
 }
 
-bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile,
-                          struct ats_error *err) {
+bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile, struct ats_error *err)
+{
     json_error_t json_error;
     json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &json_error);
     if (object == NULL) {
@@ -256,7 +276,8 @@ bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile,
 }
 
 /* The directory of the module that contains this code, or "" if unknown. */
-static void own_directory(char *path, size_t size) {
+static void own_directory(char *path, size_t size)
+{
     static const char marker = 0;
     Dl_info info;
     path[0] = '\0';
@@ -271,13 +292,15 @@ static void own_directory(char *path, size_t size) {
     }
 }
 
-static bool is_path(const char *name) {
+static bool is_path(const char *name)
+{
     const size_t length = strlen(name);
     return strchr(name, '/') != NULL || (length > 5 && strcmp(name + length - 5, ".json") == 0);
 }
 
 static bool try_directory(const char *directory, const char *below, const char *name, char *path,
-                          size_t size) {
+                          size_t size)
+{
     if (directory == NULL || directory[0] == '\0') {
         return false;
     }
@@ -285,8 +308,8 @@ static bool try_directory(const char *directory, const char *below, const char *
     return length > 0 && (size_t)length < size && access(path, F_OK) == 0;
 }
 
-bool ats_emu_profile_find(const char *name, struct ats_emu_profile *profile,
-                          struct ats_error *err) {
+bool ats_emu_profile_find(const char *name, struct ats_emu_profile *profile, struct ats_error *err)
+{
     if (is_path(name)) {
         return ats_emu_profile_read(name, profile, err);
     }
@@ -313,12 +336,13 @@ bool ats_emu_profile_find(const char *name, struct ats_emu_profile *profile,
                     built_in == NULL ? "" : ", ", built_in == NULL ? "" : built_in);
 }
 
-static bool fail_variable(struct ats_error *err, const char *name, const struct ats_error *cause) {
+static bool fail_variable(struct ats_error *err, const char *name, const struct ats_error *cause)
+{
     return ats_fail(err, "%s: %.400s", name, cause->text);
 }
 
-static bool override_number(const char *name, uint64_t max, uint64_t *number,
-                            struct ats_error *err) {
+static bool override_number(const char *name, uint64_t max, uint64_t *number, struct ats_error *err)
+{
     const char *text = getenv(name);
     struct ats_error cause;
     if (text == NULL || text[0] == '\0' || ats_parse_u64(text, max, number, &cause)) {
@@ -327,7 +351,8 @@ static bool override_number(const char *name, uint64_t max, uint64_t *number,
     return fail_variable(err, name, &cause);
 }
 
-bool ats_emu_profile_override(struct ats_emu_profile *profile, struct ats_error *err) {
+bool ats_emu_profile_override(struct ats_emu_profile *profile, struct ats_error *err)
+{
     struct ats_emu_profile changed = *profile;
     struct ats_error cause;
     const char *memory = getenv("ATS_EMU_MEMORY");

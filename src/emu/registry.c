@@ -4,7 +4,8 @@
 
 #include "base/parse.h"
 
-#include <stdio.h>
+#include <dlfcn.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_DEVICES = 16 };
@@ -12,32 +13,39 @@ enum { MAX_DEVICES = 16 };
 /* Written by ats_emu_start before ggml knows the registry, constant afterwards. */
 static struct ats_emu_device *devices[MAX_DEVICES];
 static size_t n_devices;
+static char *started_spec;
 
-static const char *registry_name(ggml_backend_reg_t reg) {
+static const char *registry_name(ggml_backend_reg_t reg)
+{
     (void)reg;
     return "EMU";
 }
 
-static size_t registry_device_count(ggml_backend_reg_t reg) {
+static size_t registry_device_count(ggml_backend_reg_t reg)
+{
     (void)reg;
     return n_devices;
 }
 
-static ggml_backend_dev_t registry_device(ggml_backend_reg_t reg, size_t index) {
+static ggml_backend_dev_t registry_device(ggml_backend_reg_t reg, size_t index)
+{
     (void)reg;
     return index < n_devices ? &devices[index]->dev : NULL;
 }
 
-static bool register_host_buffer(void *address, size_t size) {
+static bool register_host_buffer(void *address, size_t size)
+{
     return ats_emu_pinned_register(address, size);
 }
 
-static void unregister_host_buffer(void *address) {
+static void unregister_host_buffer(void *address)
+{
     ats_emu_drain_all();
     ats_emu_pinned_unregister(address);
 }
 
-static void *registry_function(ggml_backend_reg_t reg, const char *name) {
+static void *registry_function(ggml_backend_reg_t reg, const char *name)
+{
     (void)reg;
     static const struct {
         const char *name;
@@ -61,7 +69,8 @@ static void *registry_function(ggml_backend_reg_t reg, const char *name) {
     return NULL;
 }
 
-ggml_backend_reg_t ats_emu_registry(void) {
+ggml_backend_reg_t ats_emu_registry(void)
+{
     static struct ggml_backend_reg registry = {
         .api_version = GGML_BACKEND_API_VERSION,
         .iface = {.get_name = registry_name,
@@ -72,7 +81,8 @@ ggml_backend_reg_t ats_emu_registry(void) {
     return &registry;
 }
 
-bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *err) {
+bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *err)
+{
     if (!ats_emu_is_device(dev)) {
         return ats_fail(err, "not an emulated device");
     }
@@ -87,7 +97,8 @@ bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *
 
 /* Reads the profiles of a comma-separated list. */
 static bool read_profiles(const char *spec, struct ats_emu_profile *profiles, size_t *count,
-                          struct ats_error *err) {
+                          struct ats_error *err)
+{
     *count = 0;
     for (const char *at = spec;; at++) {
         char item[1024];
@@ -115,13 +126,18 @@ static bool read_profiles(const char *spec, struct ats_emu_profile *profiles, si
     }
 }
 
-bool ats_emu_start(const char *spec, struct ats_error *err) {
-    if (spec == NULL || spec[0] == '\0') {
-        return true;
+/* ggml keeps pointers into this library from now on, but it unloads a library
+ * whose initialisation fails after this, or that is loaded twice. */
+static void stay_loaded(void)
+{
+    Dl_info info;
+    if (dladdr(devices, &info) != 0 && info.dli_fname != NULL) {
+        dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     }
-    if (n_devices > 0) {
-        return ats_fail(err, "the emulated devices exist already");
-    }
+}
+
+static bool create_devices(const char *spec, struct ats_error *err)
+{
     struct ats_emu_profile profiles[MAX_DEVICES];
     size_t count = 0;
     if (!read_profiles(spec, profiles, &count, err)) {
@@ -132,6 +148,7 @@ bool ats_emu_start(const char *spec, struct ats_error *err) {
         if (devices[i] == NULL) {
             while (i > 0) {
                 ats_emu_device_destroy(devices[--i]);
+                devices[i] = NULL;
             }
             return false;
         }
@@ -144,6 +161,29 @@ bool ats_emu_start(const char *spec, struct ats_error *err) {
                      ats_format_bytes(devices[i]->memory.size, memory, sizeof(memory)),
                      (unsigned long long)profiles[i].seed, profiles[i].max_delay_us);
     }
+    return true;
+}
+
+bool ats_emu_start(const char *spec, struct ats_error *err)
+{
+    if (spec == NULL || spec[0] == '\0') {
+        return true;
+    }
+    if (started_spec != NULL) {
+        return strcmp(spec, started_spec) == 0 ||
+               ats_fail(err, "the emulated devices exist already, made from '%.200s'",
+                        started_spec);
+    }
+    char *spec_copy = strdup(spec);
+    if (spec_copy == NULL) {
+        return ats_fail(err, "out of host memory for the emulated devices");
+    }
+    if (!create_devices(spec, err)) {
+        free(spec_copy);
+        return false;
+    }
+    started_spec = spec_copy;
+    stay_loaded();
     ggml_backend_register(ats_emu_registry());
     return true;
 }

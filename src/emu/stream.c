@@ -15,7 +15,8 @@ struct ats_emu_ticket {
     bool done; /* under lock */
 };
 
-static struct ats_emu_ticket *ticket_new(void) {
+static struct ats_emu_ticket *ticket_new(void)
+{
     struct ats_emu_ticket *ticket = calloc(1, sizeof(*ticket));
     if (ticket != NULL) {
         atomic_init(&ticket->references, 1);
@@ -25,12 +26,14 @@ static struct ats_emu_ticket *ticket_new(void) {
     return ticket;
 }
 
-struct ats_emu_ticket *ats_emu_ticket_ref(struct ats_emu_ticket *ticket) {
+struct ats_emu_ticket *ats_emu_ticket_ref(struct ats_emu_ticket *ticket)
+{
     atomic_fetch_add_explicit(&ticket->references, 1, memory_order_relaxed);
     return ticket;
 }
 
-void ats_emu_ticket_unref(struct ats_emu_ticket *ticket) {
+void ats_emu_ticket_unref(struct ats_emu_ticket *ticket)
+{
     if (ticket == NULL ||
         atomic_fetch_sub_explicit(&ticket->references, 1, memory_order_acq_rel) > 1) {
         return;
@@ -40,14 +43,16 @@ void ats_emu_ticket_unref(struct ats_emu_ticket *ticket) {
     free(ticket);
 }
 
-static void ticket_pass(struct ats_emu_ticket *ticket) {
+static void ticket_pass(struct ats_emu_ticket *ticket)
+{
     pthread_mutex_lock(&ticket->lock);
     ticket->done = true;
     pthread_cond_broadcast(&ticket->passed);
     pthread_mutex_unlock(&ticket->lock);
 }
 
-void ats_emu_ticket_wait(struct ats_emu_ticket *ticket) {
+void ats_emu_ticket_wait(struct ats_emu_ticket *ticket)
+{
     pthread_mutex_lock(&ticket->lock);
     while (!ticket->done) {
         pthread_cond_wait(&ticket->passed, &ticket->lock);
@@ -58,7 +63,8 @@ void ats_emu_ticket_wait(struct ats_emu_ticket *ticket) {
 /* ---- execution, on the queue thread ---- */
 
 /* Shifts this stream against the host and the others, so that a missing wait shows. */
-static void pause_randomly(struct ats_emu_stream *stream) {
+static void pause_randomly(struct ats_emu_stream *stream)
+{
     const uint32_t max_us = stream->device->profile.max_delay_us;
     if (max_us == 0 || atomic_load(&stream->device->lost)) {
         return;
@@ -77,13 +83,15 @@ static void pause_randomly(struct ats_emu_stream *stream) {
     nanosleep(&delay, NULL);
 }
 
-bool ats_emu_stream_failed(struct ats_emu_stream *stream) {
+bool ats_emu_stream_failed(struct ats_emu_stream *stream)
+{
     const struct ats_emu_device *device = stream->device;
     return atomic_load(&device->lost) || atomic_load(&device->fault.latched) ||
            atomic_load(&stream->fault.latched);
 }
 
-static void execute_copy(struct ats_emu_stream *stream, const struct ats_emu_copy *copy) {
+static void execute_copy(struct ats_emu_stream *stream, const struct ats_emu_copy *copy)
+{
     const bool go = !ats_emu_stream_failed(stream) &&
                     ats_emu_device_admit(stream->device, ATS_EMU_OP_COPY, &stream->fault);
     for (size_t i = 0; i < copy->n_copies; i++) {
@@ -96,11 +104,10 @@ static void execute_copy(struct ats_emu_stream *stream, const struct ats_emu_cop
     }
     if (!go && copy->peer != NULL) {
         char text[160];
-        snprintf(text, sizeof(text), "%s: a copy from %s did not arrive",
-                 copy->peer->device->name, stream->device->name);
+        snprintf(text, sizeof(text), "%s: a copy from %s did not arrive", copy->peer->device->name,
+                 stream->device->name);
         ats_emu_fault_latch(&copy->peer->fault, text);
     }
-    free(copy->staging);
 }
 
 struct abort_question {
@@ -109,7 +116,8 @@ struct abort_question {
 };
 
 /* Asked by the CPU backend after each node. */
-static bool should_abort(void *data) {
+static bool should_abort(void *data)
+{
     const struct abort_question *question = data;
     const struct ats_emu_compute *compute = question->compute;
     return atomic_load(&question->device->lost) ||
@@ -117,7 +125,8 @@ static bool should_abort(void *data) {
 }
 
 static enum ggml_status compute_status(struct ats_emu_stream *stream,
-                                       const struct ats_emu_compute *compute) {
+                                       const struct ats_emu_compute *compute)
+{
     struct ats_emu_device *device = stream->device;
     if (ats_emu_stream_failed(stream) ||
         !ats_emu_device_admit(device, ATS_EMU_OP_COMPUTE, &stream->fault)) {
@@ -126,8 +135,8 @@ static enum ggml_status compute_status(struct ats_emu_stream *stream,
     struct abort_question question = {device, compute};
     const enum ggml_status status = ats_emu_engine_compute(
         &stream->engine, compute->graph, compute->n_threads, should_abort, &question);
-    if (status == GGML_STATUS_SUCCESS || (status == GGML_STATUS_ABORTED && compute->status != NULL &&
-                                          !atomic_load(&device->lost))) {
+    if (status == GGML_STATUS_SUCCESS ||
+        (status == GGML_STATUS_ABORTED && compute->status != NULL && !atomic_load(&device->lost))) {
         return status;
     }
     char text[160];
@@ -137,7 +146,8 @@ static enum ggml_status compute_status(struct ats_emu_stream *stream,
     return GGML_STATUS_FAILED;
 }
 
-static void execute_compute(struct ats_emu_stream *stream, const struct ats_emu_compute *compute) {
+static void execute_compute(struct ats_emu_stream *stream, const struct ats_emu_compute *compute)
+{
     const enum ggml_status status = compute_status(stream, compute);
     if (compute->status != NULL) {
         *compute->status = status;
@@ -145,7 +155,8 @@ static void execute_compute(struct ats_emu_stream *stream, const struct ats_emu_
     ats_emu_clone_release(&stream->cloner, compute->graph);
 }
 
-static void execute(struct ats_emu_stream *stream, struct ats_emu_command *command) {
+static void execute(struct ats_emu_stream *stream, struct ats_emu_command *command)
+{
     pause_randomly(stream);
     switch (command->kind) {
     case ATS_EMU_COMMAND_COPY:
@@ -166,7 +177,8 @@ static void execute(struct ats_emu_stream *stream, struct ats_emu_command *comma
 }
 
 /* The next command, or NULL when the stream is to end and the queue is empty. */
-static struct ats_emu_command *next_command(struct ats_emu_stream *stream) {
+static struct ats_emu_command *next_command(struct ats_emu_stream *stream)
+{
     pthread_mutex_lock(&stream->lock);
     while (stream->head == NULL && !stream->stop) {
         pthread_cond_wait(&stream->work, &stream->lock);
@@ -182,11 +194,13 @@ static struct ats_emu_command *next_command(struct ats_emu_stream *stream) {
     return command;
 }
 
-static void *stream_main(void *argument) {
+static void *stream_main(void *argument)
+{
     struct ats_emu_stream *stream = argument;
     struct ats_emu_command *command;
     while ((command = next_command(stream)) != NULL) {
         execute(stream, command);
+        free(command->staging);
         free(command);
         pthread_mutex_lock(&stream->lock);
         stream->executed++;
@@ -200,10 +214,11 @@ static void *stream_main(void *argument) {
 
 /* ---- submission and waiting, on any thread ---- */
 
-static void release_command(struct ats_emu_stream *stream, const struct ats_emu_command *command) {
+static void release_command(struct ats_emu_stream *stream, const struct ats_emu_command *command)
+{
     switch (command->kind) {
     case ATS_EMU_COMMAND_COPY:
-        free(command->copy.staging);
+        free(command->staging);
         break;
     case ATS_EMU_COMMAND_COMPUTE:
         ats_emu_clone_release(&stream->cloner, command->compute.graph);
@@ -215,8 +230,8 @@ static void release_command(struct ats_emu_stream *stream, const struct ats_emu_
     }
 }
 
-uint64_t ats_emu_stream_submit(struct ats_emu_stream *stream,
-                               const struct ats_emu_command *command) {
+uint64_t ats_emu_stream_submit(struct ats_emu_stream *stream, struct ats_emu_command *command)
+{
     struct ats_emu_command *queued = malloc(sizeof(*queued));
     if (queued == NULL) {
         release_command(stream, command);
@@ -234,7 +249,8 @@ uint64_t ats_emu_stream_submit(struct ats_emu_stream *stream,
     return number;
 }
 
-static void wait_locked(struct ats_emu_stream *stream, uint64_t number) {
+static void wait_locked(struct ats_emu_stream *stream, uint64_t number)
+{
     stream->n_waiting++;
     while (stream->executed < number) {
         pthread_cond_wait(&stream->done, &stream->lock);
@@ -242,25 +258,28 @@ static void wait_locked(struct ats_emu_stream *stream, uint64_t number) {
     stream->n_waiting--;
 }
 
-void ats_emu_stream_wait(struct ats_emu_stream *stream, uint64_t number) {
+void ats_emu_stream_wait(struct ats_emu_stream *stream, uint64_t number)
+{
     pthread_mutex_lock(&stream->lock);
     wait_locked(stream, number);
     pthread_mutex_unlock(&stream->lock);
 }
 
-void ats_emu_stream_synchronize(struct ats_emu_stream *stream) {
+void ats_emu_stream_synchronize(struct ats_emu_stream *stream)
+{
     pthread_mutex_lock(&stream->lock);
     wait_locked(stream, stream->submitted);
     pthread_mutex_unlock(&stream->lock);
 }
 
-struct ats_emu_ticket *ats_emu_stream_record(struct ats_emu_stream *stream) {
+struct ats_emu_ticket *ats_emu_stream_record(struct ats_emu_stream *stream)
+{
     struct ats_emu_ticket *ticket = ticket_new();
     if (ticket == NULL) {
         return NULL;
     }
-    const struct ats_emu_command command = {.kind = ATS_EMU_COMMAND_RECORD,
-                                            .ticket = ats_emu_ticket_ref(ticket)};
+    struct ats_emu_command command = {.kind = ATS_EMU_COMMAND_RECORD,
+                                      .ticket = ats_emu_ticket_ref(ticket)};
     if (ats_emu_stream_submit(stream, &command) == 0) {
         ats_emu_ticket_unref(ticket);
         return NULL;
@@ -268,16 +287,18 @@ struct ats_emu_ticket *ats_emu_stream_record(struct ats_emu_stream *stream) {
     return ticket;
 }
 
-void ats_emu_stream_wait_ticket(struct ats_emu_stream *stream, struct ats_emu_ticket *ticket) {
-    const struct ats_emu_command command = {.kind = ATS_EMU_COMMAND_WAIT,
-                                            .ticket = ats_emu_ticket_ref(ticket)};
+void ats_emu_stream_wait_ticket(struct ats_emu_stream *stream, struct ats_emu_ticket *ticket)
+{
+    struct ats_emu_command command = {.kind = ATS_EMU_COMMAND_WAIT,
+                                      .ticket = ats_emu_ticket_ref(ticket)};
     ats_emu_stream_submit(stream, &command);
 }
 
 /* ---- life ---- */
 
 static void init_fields(struct ats_emu_stream *stream, struct ats_emu_device *device,
-                        unsigned number) {
+                        unsigned number)
+{
     stream->device = device;
     stream->number = number;
     stream->tail = &stream->head;
@@ -292,7 +313,8 @@ static void init_fields(struct ats_emu_stream *stream, struct ats_emu_device *de
     ats_emu_cloner_init(&stream->cloner);
 }
 
-static void free_fields(struct ats_emu_stream *stream) {
+static void free_fields(struct ats_emu_stream *stream)
+{
     ats_emu_engine_destroy(&stream->engine);
     ats_emu_cloner_destroy(&stream->cloner);
     pthread_mutex_destroy(&stream->settings_lock);
@@ -303,7 +325,8 @@ static void free_fields(struct ats_emu_stream *stream) {
     free(stream);
 }
 
-struct ats_emu_stream *ats_emu_stream_create(struct ats_emu_device *device, struct ats_error *err) {
+struct ats_emu_stream *ats_emu_stream_create(struct ats_emu_device *device, struct ats_error *err)
+{
     struct ats_emu_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL) {
         ats_fail(err, "out of host memory for a stream of %s", device->name);
@@ -325,8 +348,7 @@ struct ats_emu_stream *ats_emu_stream_create(struct ats_emu_device *device, stru
         return NULL;
     }
     char name[16]; /* the kernel's limit */
-    snprintf(name, sizeof(name), "emu%u-stream%u", (unsigned)device->index % 100,
-             number % 1000);
+    snprintf(name, sizeof(name), "emu%u-stream%u", (unsigned)device->index % 100, number % 1000);
     pthread_setname_np(stream->thread, name);
     pthread_mutex_lock(&device->streams_lock);
     stream->next = device->streams;
@@ -335,7 +357,8 @@ struct ats_emu_stream *ats_emu_stream_create(struct ats_emu_device *device, stru
     return stream;
 }
 
-void ats_emu_stream_destroy(struct ats_emu_stream *stream) {
+void ats_emu_stream_destroy(struct ats_emu_stream *stream)
+{
     struct ats_emu_device *device = stream->device;
     pthread_mutex_lock(&stream->lock);
     stream->stop = true;

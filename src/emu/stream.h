@@ -33,7 +33,6 @@ struct ats_emu_copy {
     size_t dst_stride;
     size_t src_stride;
     bool to_host;                /* a failed copy then delivers poison */
-    void *staging;               /* freed after the copy, or NULL */
     struct ats_emu_stream *peer; /* the stream that gets to know of a failure too, or NULL */
 };
 
@@ -48,6 +47,7 @@ struct ats_emu_compute {
 struct ats_emu_command {
     struct ats_emu_command *next;
     enum ats_emu_command_kind kind;
+    void *staging; /* what a copy reads, if it was staged; freed with the command */
     union {
         struct ats_emu_copy copy;
         struct ats_emu_compute compute;
@@ -94,7 +94,7 @@ void ats_emu_stream_destroy(struct ats_emu_stream *stream);
 /* Appends a copy of `command` (whose staging, graph or ticket reference it
  * takes over) and returns its sequence number; 0 if there is no host memory,
  * which the stream's fault then tells. */
-uint64_t ats_emu_stream_submit(struct ats_emu_stream *stream, const struct ats_emu_command *command);
+uint64_t ats_emu_stream_submit(struct ats_emu_stream *stream, struct ats_emu_command *command);
 
 /* Waits until the command of that number, or all that are submitted now, is done. */
 void ats_emu_stream_wait(struct ats_emu_stream *stream, uint64_t number);

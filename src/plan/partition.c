@@ -11,13 +11,27 @@ const struct ats_partition_costs ats_partition_default_costs = {
     .link_bytes_per_us = 24e3F,
 };
 
-static bool supports(const struct ats_op *op, enum ats_side side) {
-    return (op->supported & ATS_ON(side)) != 0;
+/* The sides left to `op`: data stays at home, so an operator goes to where its data is.
+ * What it writes decides before what it reads, and an earlier source before a later one. */
+static ats_side_set allowed_sides(const struct ats_graph_desc *graph, const struct ats_op *op)
+{
+    ats_side_set sides = op->supported;
+    if (op->write >= 0 && (sides & graph->roots[op->write].home) != 0) {
+        sides &= graph->roots[op->write].home;
+    }
+    for (uint32_t r = 0; r < op->n_reads; r++) {
+        const ats_side_set home = graph->roots[graph->reads[op->first_read + r]].home;
+        if ((sides & home) != 0) {
+            sides &= home;
+        }
+    }
+    return sides;
 }
 
 /* h_i: what it costs `op` on `side` to reach data whose home is the other side. */
 static float home_cost_us(const struct ats_graph_desc *graph, const struct ats_op *op,
-                          enum ats_side side, float link_bytes_per_us) {
+                          enum ats_side side, float link_bytes_per_us)
+{
     float bytes = 0.0F;
     for (uint32_t r = 0; r < op->n_reads; r++) {
         const struct ats_root *root = &graph->roots[graph->reads[op->first_read + r]];
@@ -37,7 +51,8 @@ static float home_cost_us(const struct ats_graph_desc *graph, const struct ats_o
 /* live[i]: bytes of activations written before operator i and read at i or later.
  * Filled by differences: a root adds its bytes behind its first write and takes
  * them away behind its last read. */
-static bool live_bytes(const struct ats_graph_desc *graph, float *live) {
+static bool live_bytes(const struct ats_graph_desc *graph, float *live)
+{
     int32_t *last_read = malloc(graph->n_roots * sizeof(*last_read) + 1);
     if (last_read == NULL) {
         return false;
@@ -71,13 +86,15 @@ static bool live_bytes(const struct ats_graph_desc *graph, float *live) {
 }
 
 struct step {
-    float time_us[ATS_SIDES];         /* best time of a pass that ends here on that side */
+    float time_us[ATS_SIDES];        /* best time of a pass that ends here on that side */
     enum ats_side before[ATS_SIDES]; /* side of the previous operator in that pass */
 };
 
 static void extend(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
-                   size_t i, float live, struct step *steps) {
+                   size_t i, float live, struct step *steps)
+{
     const struct ats_op *op = &graph->ops[i];
+    const ats_side_set allowed = allowed_sides(graph, op);
     const float change_us = costs->split_us + live / costs->link_bytes_per_us;
     for (int s = 0; s < ATS_SIDES; s++) {
         const enum ats_side side = (enum ats_side)s;
@@ -89,15 +106,16 @@ static void extend(const struct ats_graph_desc *graph, const struct ats_partitio
         }
         const bool stays = stay <= change;
         steps[i].before[side] = stays ? side : ats_other_side(side);
-        steps[i].time_us[side] =
-            supports(op, side) ? (stays ? stay : change) + op->cost_us[side] +
-                                     home_cost_us(graph, op, side, costs->link_bytes_per_us)
-                               : INFINITY;
+        steps[i].time_us[side] = (allowed & ATS_ON(side)) != 0
+                                     ? (stays ? stay : change) + op->cost_us[side] +
+                                           home_cost_us(graph, op, side, costs->link_bytes_per_us)
+                                     : INFINITY;
     }
 }
 
 bool ats_partition(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
-                   enum ats_side *sides) {
+                   enum ats_side *sides)
+{
     if (graph->n_ops == 0) {
         return true;
     }
@@ -121,20 +139,8 @@ bool ats_partition(const struct ats_graph_desc *graph, const struct ats_partitio
     return ok;
 }
 
-/* The one side that `op` must run on because of data that lives there, if any. */
-static ats_side_set forced_sides(const struct ats_graph_desc *graph, const struct ats_op *op) {
-    ats_side_set sides = op->supported;
-    for (uint32_t r = 0; r <= op->n_reads; r++) {
-        const int32_t root =
-            r < op->n_reads ? (int32_t)graph->reads[op->first_read + r] : op->write;
-        if (root >= 0 && graph->roots[root].home != 0 && (sides & graph->roots[root].home) != 0) {
-            sides &= graph->roots[root].home;
-        }
-    }
-    return sides;
-}
-
-void ats_partition_random(const struct ats_graph_desc *graph, uint64_t seed, enum ats_side *sides) {
+void ats_partition_random(const struct ats_graph_desc *graph, uint64_t seed, enum ats_side *sides)
+{
     enum { LONGEST_RUN = 12 };
     struct ats_rng rng = {.state = seed};
     enum ats_side side = ATS_HOST;
@@ -145,7 +151,7 @@ void ats_partition_random(const struct ats_graph_desc *graph, uint64_t seed, enu
             left = 1 + ats_rng_below(&rng, LONGEST_RUN);
         }
         left--;
-        const ats_side_set allowed = forced_sides(graph, &graph->ops[i]);
+        const ats_side_set allowed = allowed_sides(graph, &graph->ops[i]);
         sides[i] = (allowed & ATS_ON(side)) != 0 ? side : ats_other_side(side);
     }
 }

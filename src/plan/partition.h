@@ -1,6 +1,9 @@
 /* Partition: which side computes each operator of a graph.
  *
- * Pure. Minimises the estimated time of one serial pass over the graph,
+ * Pure. Splits follow the placement: an operator that touches data with a home runs
+ * there (of several homes, that of what it writes decides first, then those of its reads
+ * in order, each as far as it leaves a side that supports the operator). For the rest it
+ * minimises the estimated time of one serial pass over the graph,
  *
  *   sum_i t_i(side_i) + h_i(side_i) + sum_{i: side_i != side_{i-1}} (c + live_i / B)
  *
@@ -34,8 +37,7 @@ bool ats_partition(const struct ats_graph_desc *graph, const struct ats_partitio
                    enum ats_side *sides);
 
 /* A random partition from a seed, for tests: runs of random length, each on a
- * random side, bent only where a side cannot compute an operator or where the
- * operator touches data with a single home. */
+ * random side, bent only where the rule above leaves an operator one side. */
 void ats_partition_random(const struct ats_graph_desc *graph, uint64_t seed, enum ats_side *sides);
 
 #endif

@@ -105,10 +105,22 @@ static void place_fill(struct filler *f) {
     }
 }
 
-static void place_in_order(struct filler *f, struct ats_rng *coin) {
+/* A coin that depends on the seed and the tensor's name alone, so that a model is placed
+ * alike in whatever order its tensors come. The hash is FNV-1a (Fowler, Noll, Vo). */
+static bool toss(uint64_t seed, const char *name) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (const char *c = name; *c != '\0'; c++) {
+        hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+    }
+    struct ats_rng rng = {.state = hash ^ seed};
+    ats_rng_next(&rng); /* nearby seeds start alike */
+    return ats_rng_below(&rng, 2) == 1;
+}
+
+static void place_in_order(struct filler *f, const uint64_t *seed) {
     for (size_t i = 0; i < f->n; i++) {
         const struct ats_unit *unit = &f->units[i];
-        const bool wanted = coin == NULL || ats_rng_below(coin, 2) == 1;
+        const bool wanted = seed == NULL || toss(*seed, unit->name);
         if (wanted && unit->accel_can && f->where[i] == ATS_WHERE_HOST && unit->bytes <= f->left) {
             f->where[i] = ATS_WHERE_VRAM;
             f->left -= unit->bytes;
@@ -162,7 +174,6 @@ bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const stru
             f.left -= units[i].bytes;
         }
     }
-    struct ats_rng coin = {.state = rule->seed};
     switch (rule->kind) {
     case ATS_RULE_HOST:
         return true;
@@ -173,7 +184,7 @@ bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const stru
         place_in_order(&f, NULL);
         return true;
     case ATS_RULE_RANDOM:
-        place_in_order(&f, &coin);
+        place_in_order(&f, &rule->seed);
         return true;
     case ATS_RULE_TABLE:
         return place_by_table(&f, rule->table, err);

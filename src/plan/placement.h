@@ -40,7 +40,7 @@ enum ats_rule_kind {
     ATS_RULE_FILL,   /* the simple rule: see ats_place */
     ATS_RULE_HOST,   /* nothing in VRAM */
     ATS_RULE_VRAM,   /* everything that fits, in order of use */
-    ATS_RULE_RANDOM, /* a coin per unit, from a seed: for tests */
+    ATS_RULE_RANDOM, /* a coin per unit, from seed and name: for tests */
     ATS_RULE_TABLE,  /* as a plan file says */
 };
 

@@ -1,0 +1,165 @@
+/* How much time the backend itself takes per graph, apart from computing.
+ *
+ * Builds a graph of about 2000 nodes in the shape of a transformer, lets the backend plan
+ * it, replaces the compute and copy functions of both sides by empty ones, and measures
+ * what is left of a graph computation: finding the plan, checking what it expects,
+ * walking the splits, keeping the state. That is the bookkeeping of one token.
+ *
+ * Run by `make bench-bookkeeping`. */
+#include "backend/stream.h"
+#include "bind/ggml_bind.h"
+
+#include <ggml-alloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* linked directly, unlike the library's own calls */
+#undef ggml_backend_dev_count
+#undef ggml_backend_dev_get
+#undef ggml_backend_dev_name
+
+enum {
+    N_LAYERS = 84,
+    WIDTH = 32,
+    N_RUNS = 2000,
+};
+
+static enum ggml_status compute_nothing(ggml_backend_t backend, struct ggml_cgraph *graph) {
+    (void)backend;
+    (void)graph;
+    return GGML_STATUS_SUCCESS;
+}
+
+static void set_nothing(ggml_backend_t backend, struct ggml_tensor *tensor, const void *data,
+                        size_t offset, size_t size) {
+    (void)backend, (void)tensor, (void)data, (void)offset, (void)size;
+}
+
+static void get_nothing(ggml_backend_t backend, const struct ggml_tensor *tensor, void *data,
+                        size_t offset, size_t size) {
+    (void)backend, (void)tensor, (void)data, (void)offset, (void)size;
+}
+
+static void wait_for_nothing(ggml_backend_t backend) {
+    (void)backend;
+}
+
+static void hollow_out(ggml_backend_t backend) {
+    backend->iface.graph_compute = compute_nothing;
+    backend->iface.set_tensor_async = set_nothing;
+    backend->iface.get_tensor_async = get_nothing;
+    backend->iface.synchronize = wait_for_nothing;
+}
+
+/* One layer: attention-like and feed-forward-like, with the operators that fuse. */
+static struct ggml_tensor *layer(struct ggml_context *weights, struct ggml_context *graph,
+                                 struct ggml_tensor *x, int index) {
+    struct ggml_tensor *w[8];
+    for (int i = 0; i < 8; i++) {
+        w[i] = i < 2 ? ggml_new_tensor_1d(weights, GGML_TYPE_F32, WIDTH)
+                     : ggml_new_tensor_2d(weights, GGML_TYPE_F32, WIDTH, WIDTH);
+        ggml_format_name(w[i], "blk.%d.weight_%d.weight", index, i);
+    }
+    struct ggml_tensor *a = ggml_mul(graph, ggml_rms_norm(graph, x, 1e-6F), w[0]);
+    struct ggml_tensor *q = ggml_mul_mat(graph, w[2], a);
+    struct ggml_tensor *k = ggml_mul_mat(graph, w[3], a);
+    struct ggml_tensor *v = ggml_mul_mat(graph, w[4], a);
+    struct ggml_tensor *s = ggml_soft_max(graph, ggml_mul(graph, q, k));
+    for (int i = 0; i < 4; i++) {
+        s = ggml_reshape_2d(graph, ggml_scale(graph, s, 1.0F), WIDTH, 1);
+    }
+    struct ggml_tensor *o = ggml_mul_mat(graph, w[5], ggml_mul(graph, s, v));
+    x = ggml_add(graph, x, o);
+    struct ggml_tensor *f = ggml_mul(graph, ggml_rms_norm(graph, x, 1e-6F), w[1]);
+    struct ggml_tensor *g = ggml_silu(graph, ggml_mul_mat(graph, w[6], f));
+    return ggml_add(graph, x, ggml_mul_mat(graph, w[7], g));
+}
+
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
+}
+
+static int compare(const void *a, const void *b) {
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct ggml_tensor *input) {
+    static double us[N_RUNS];
+    const float values[WIDTH] = {0};
+    for (int i = 0; i < N_RUNS; i++) {
+        const double start = now_us();
+        ggml_backend_tensor_set(input, values, 0, sizeof(values));
+        if (ggml_backend_graph_compute_async(backend, cgraph) != GGML_STATUS_SUCCESS) {
+            fprintf(stderr, "the graph could not be computed\n");
+            exit(1);
+        }
+        us[i] = now_us() - start;
+    }
+    qsort(us, N_RUNS, sizeof(us[0]), compare);
+    const struct ats_stream *stream = backend->context;
+    printf("%-14s %6d %7llu %9.1f %9.1f %9.1f\n", getenv("ATS_PLACEMENT"), cgraph->n_nodes,
+           (unsigned long long)stream->device->counters.last_splits, us[N_RUNS / 2],
+           us[N_RUNS / 10], us[N_RUNS * 99 / 100]);
+}
+
+static ggml_backend_dev_t find_device(const char *name) {
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        if (strcmp(ggml_backend_dev_name(ggml_backend_dev_get(i)), name) == 0) {
+            return ggml_backend_dev_get(i);
+        }
+    }
+    return NULL;
+}
+
+int main(void) {
+    ggml_backend_load_all();
+    ggml_backend_reg_t ggml_backend_init(void);
+    ggml_backend_reg_t reg = ggml_backend_init(); /* binds what the next call goes through */
+    ggml_backend_register(reg);
+    ggml_backend_dev_t dev = find_device("ATS0");
+    if (dev == NULL) {
+        fprintf(stderr, "no device ATS0; set ATS_EMULATE\n");
+        return 1;
+    }
+    ggml_backend_t backend = ggml_backend_dev_init(dev, NULL);
+    const size_t most_tensors = 64 * N_LAYERS;
+    struct ggml_init_params params = {
+        .mem_size = most_tensors * ggml_tensor_overhead() +
+                    ggml_graph_overhead_custom(most_tensors, false),
+        .no_alloc = true,
+    };
+    struct ggml_context *weights = ggml_init(params);
+    struct ggml_context *graph = ggml_init(params);
+    struct ggml_cgraph *cgraph = ggml_new_graph_custom(graph, most_tensors, false);
+    struct ggml_tensor *input = ggml_new_tensor_2d(graph, GGML_TYPE_F32, WIDTH, 1);
+    ggml_set_input(input);
+    struct ggml_tensor *x = input;
+    for (int i = 0; i < N_LAYERS; i++) {
+        x = layer(weights, graph, x, i);
+    }
+    ggml_set_output(x);
+    ggml_build_forward_expand(cgraph, x);
+    ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(dev);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(weights, type);
+    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    ggml_backend_buffer_clear(buffer, 0);
+    ggml_gallocr_t allocator = ggml_gallocr_new(type);
+    if (!ggml_gallocr_alloc_graph(allocator, cgraph)) {
+        fprintf(stderr, "no memory for the graph\n");
+        return 1;
+    }
+    cgraph->uid = 1; /* as llama.cpp's scheduler marks a graph that it reuses */
+    ggml_backend_graph_compute(backend, cgraph);
+    struct ats_stream *stream = backend->context;
+    hollow_out(stream->accel);
+    hollow_out(stream->cpu);
+    stream->reports_errors = false;
+    measure(backend, cgraph, input);
+    return 0;
+}
