@@ -158,7 +158,7 @@ int main(void) {
     ggml_backend_graph_compute(backend, cgraph);
     struct ats_stream *stream = backend->context;
     hollow_out(stream->accel);
-    hollow_out(stream->cpu);
+    hollow_out(stream->cpu.backend);
     stream->reports_errors = false;
     measure(backend, cgraph, input);
     return 0;

@@ -162,6 +162,9 @@ void ats_buffer_read(const struct ggml_tensor *tensor, void *data, size_t offset
         char *out = (char *)data + (at - begin);
         if ((s.valid & ATS_ON(ATS_HOST)) != 0) {
             memcpy(out, buffer->base + at, s.end - at);
+        } else if (s.valid == 0) {
+            /* lost with an accelerator, which the log has said; there is no way to report it */
+            memset(out, 0, s.end - at);
         } else if (accel != NULL) {
             ggml_backend_tensor_get_async(accel, &s.accel, out, s.accel_offset, s.end - at);
         } else {
@@ -213,6 +216,14 @@ static void write_valid_sides(struct ats_buffer *buffer, const void *data, uint8
     }
 }
 
+/* A record whose bytes were lost with an accelerator lives again once it is written whole. */
+static void revive(struct ats_buffer *buffer, size_t begin, size_t size) {
+    struct ats_record *record = ats_buffer_find(buffer, begin);
+    if (record != NULL && record->valid == 0 && record->begin == begin && record->bytes <= size) {
+        record->valid = ATS_ON(ATS_HOST);
+    }
+}
+
 /* A whole tensor of a compute buffer is about to be written: what was there before
  * is dead, so the new bytes need to be in host memory only. */
 static void supersede(struct ats_buffer *buffer, const struct ggml_tensor *tensor, size_t offset,
@@ -232,9 +243,10 @@ static void write_tensor(struct ggml_tensor *tensor, const void *data, uint8_t f
                          size_t size) {
     struct ats_buffer *buffer = buffer_of_tensor(tensor);
     pthread_rwlock_rdlock(&buffer->device->lock);
+    const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
     supersede(buffer, tensor, offset, size);
-    write_valid_sides(buffer, data, fill, (size_t)((char *)tensor->data - buffer->base) + offset,
-                      size);
+    revive(buffer, begin, size);
+    write_valid_sides(buffer, data, fill, begin, size);
     pthread_rwlock_unlock(&buffer->device->lock);
 }
 
@@ -278,7 +290,11 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t ggml, struct gg
 
 static void buffer_clear(ggml_backend_buffer_t ggml, uint8_t value) {
     struct ats_buffer *buffer = ggml->context;
-    pthread_rwlock_rdlock(&buffer->device->lock);
+    pthread_rwlock_wrlock(&buffer->device->lock);
+    ats_device_drain(buffer->device); /* work in flight may write what is cleared */
+    for (size_t i = 0; i < buffer->n_records; i++) {
+        revive(buffer, buffer->records[i]->begin, buffer->size);
+    }
     if (value == 0 && buffer->owns_memory) {
         /* anonymous memory reads as zero once it is given back, without being touched */
         madvise(buffer->base, buffer->size, MADV_DONTNEED);

@@ -81,8 +81,12 @@ static void device_get_memory(ggml_backend_dev_t dev, size_t *free_bytes, size_t
     size_t host_total = 0;
     ggml_backend_dev_memory(device->accel, &vram_free, &vram_total);
     const size_t host_free = ats_host_memory_available(&host_total);
-    if (device->config->has_budget && vram_free > device->config->budget) {
-        vram_free = device->config->budget;
+    if (device->config->has_budget) {
+        pthread_rwlock_rdlock(&device->lock);
+        const size_t used = device->vram_used;
+        pthread_rwlock_unlock(&device->lock);
+        const size_t left = device->config->budget > used ? device->config->budget - used : 0;
+        vram_free = vram_free < left ? vram_free : left;
     }
     *free_bytes = vram_free + host_free / device->n_peers;
     *total_bytes = vram_total + host_total / device->n_peers;

@@ -86,7 +86,7 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     /* copies to this split must have arrived; and memory that the accelerator still
      * reads or writes may be the allocator's to reuse */
     wait_for_accel(stream);
-    return ggml_backend_graph_compute_async(stream->cpu, &graph);
+    return ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
 }
 
 static bool leave_final_state(const struct ats_graph_plan *plan) {

@@ -397,7 +397,7 @@ struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
             return NULL;
         }
         /* the accelerator may still run the graph of the plan that goes */
-        ggml_backend_synchronize(stream->accel);
+        ggml_backend_synchronize(&stream->ggml);
         ats_graph_plan_free(stream->plans[i]);
         stream->plans[i] = plan;
     }

@@ -18,15 +18,9 @@ size_t ats_vram_bytes(const struct ats_device *device, const struct ggml_tensor 
 }
 
 bool ats_accel_failed(ggml_backend_t accel, struct ats_error *err) {
-    typedef bool (*take_error_t)(ggml_backend_t backend, char *text, size_t size);
-    ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(accel->device);
-    void *address = ggml_backend_reg_get_proc_address(reg, "ats_backend_take_error");
-    if (address == NULL) {
-        return false;
-    }
-    take_error_t take_error;
-    memcpy(&take_error, &address, sizeof(address));
-    return take_error(accel, err->text, sizeof(err->text));
+    bool (*take_error)(ggml_backend_t, char *, size_t);
+    return ats_backend_proc(accel, "ats_backend_take_error", &take_error) &&
+           take_error(accel, err->text, sizeof(err->text));
 }
 
 void ats_device_drain(struct ats_device *device) {

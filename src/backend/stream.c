@@ -5,36 +5,23 @@
 #include "backend/stats.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-/* ---- functions that backends offer by name ---- */
+/* ---- functions that llama.cpp looks up by name ---- */
 
-static void *proc_of(ggml_backend_t backend, const char *name) {
-    return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(backend->device), name);
-}
-
-static void set_n_threads(ggml_backend_t backend, int n_threads) {
-    void *address = proc_of(backend, "ggml_backend_set_n_threads");
-    if (address != NULL) {
-        ggml_backend_set_n_threads_t function;
-        memcpy(&function, &address, sizeof(address));
-        function(backend, n_threads);
+void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads) {
+    struct ats_stream *stream = backend->context;
+    ats_cpu_side_set_n_threads(&stream->cpu, n_threads);
+    ggml_backend_set_n_threads_t set_n_threads;
+    if (ats_backend_proc(stream->accel, "ggml_backend_set_n_threads", &set_n_threads)) {
+        set_n_threads(stream->accel, n_threads);
     }
 }
 
 static void set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data) {
-    void *address = proc_of(backend, "ggml_backend_set_abort_callback");
-    if (address != NULL) {
-        ggml_backend_set_abort_callback_t function;
-        memcpy(&function, &address, sizeof(address));
-        function(backend, callback, data);
+    ggml_backend_set_abort_callback_t set_callback;
+    if (ats_backend_proc(backend, "ggml_backend_set_abort_callback", &set_callback)) {
+        set_callback(backend, callback, data);
     }
-}
-
-void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads) {
-    const struct ats_stream *stream = backend->context;
-    set_n_threads(stream->cpu, n_threads);
-    set_n_threads(stream->accel, n_threads);
 }
 
 void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback,
@@ -42,7 +29,7 @@ void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback c
     struct ats_stream *stream = backend->context;
     stream->abort_callback = callback;
     stream->abort_data = data;
-    set_abort_callback(stream->cpu, callback, data);
+    set_abort_callback(stream->cpu.backend, callback, data);
     set_abort_callback(stream->accel, callback, data);
 }
 
@@ -53,10 +40,14 @@ static const char *stream_get_name(ggml_backend_t backend) {
     return stream->device->name;
 }
 
+/* The lock keeps others from draining this stream meanwhile: a ggml backend is used by one
+ * thread at a time. */
 static void stream_synchronize(ggml_backend_t backend) {
     struct ats_stream *stream = backend->context;
+    pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_synchronize(stream->accel);
     stream->in_flight = false;
+    pthread_rwlock_unlock(&stream->device->lock);
 }
 
 static void stream_free(ggml_backend_t backend) {
@@ -77,7 +68,7 @@ static void stream_free(ggml_backend_t backend) {
         ats_graph_plan_free(stream->plans[i]);
     }
     ggml_backend_free(stream->accel);
-    ggml_backend_free(stream->cpu);
+    ats_cpu_side_stop(&stream->cpu);
     free(stream);
     ats_stats_write(device->config);
 }
@@ -128,7 +119,9 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
 
 static void stream_event_record(ggml_backend_t backend, ggml_backend_event_t event) {
     const struct ats_stream *stream = backend->context;
+    pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_event_record(event->context, stream->accel);
+    pthread_rwlock_unlock(&stream->device->lock);
 }
 
 static void stream_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
@@ -186,20 +179,21 @@ ggml_backend_t ats_stream_create(struct ats_device *device) {
     }
     stream->device = device;
     stream->accel = start_accel(device);
-    stream->cpu = ggml_backend_dev_init(device->cpu, NULL);
-    if (stream->accel == NULL || stream->cpu == NULL) {
+    const bool has_cpu = ats_cpu_side_start(&stream->cpu, device->cpu);
+    if (stream->accel == NULL || !has_cpu) {
         ats_log_error("%s: cannot start %s\n", device->name,
                       ggml_backend_dev_name(stream->accel == NULL ? device->accel : device->cpu));
         if (stream->accel != NULL) {
             ggml_backend_free(stream->accel);
         }
-        if (stream->cpu != NULL) {
-            ggml_backend_free(stream->cpu);
+        if (has_cpu) {
+            ats_cpu_side_stop(&stream->cpu);
         }
         free(stream);
         return NULL;
     }
-    stream->reports_errors = proc_of(stream->accel, "ats_backend_take_error") != NULL;
+    bool (*take_error)(ggml_backend_t, char *, size_t);
+    stream->reports_errors = ats_backend_proc(stream->accel, "ats_backend_take_error", &take_error);
     stream->ggml = (struct ggml_backend){
         .guid = stream_guid(),
         .iface = stream_interface,

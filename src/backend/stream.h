@@ -7,6 +7,7 @@
 #ifndef ATS_BACKEND_STREAM_H
 #define ATS_BACKEND_STREAM_H
 
+#include "backend/cpu_side.h"
 #include "backend/device.h"
 
 struct ats_graph_plan;
@@ -21,7 +22,7 @@ struct ats_stream {
     struct ggml_backend ggml;
     struct ats_device *device;
     ggml_backend_t accel;
-    ggml_backend_t cpu;
+    struct ats_cpu_side cpu;
     bool in_flight; /* the accelerator may still compute; the CPU side never does */
     bool reports_errors; /* the accelerator can tell of failures (an emulated one can) */
     ggml_abort_callback abort_callback;

@@ -38,6 +38,7 @@
     X(ggml_is_empty)                       \
     X(ggml_is_contiguous)                  \
     X(ggml_is_quantized)                   \
+    X(ggml_threadpool_params_init)         \
     X(ggml_backend_register)               \
     X(ggml_backend_dev_count)              \
     X(ggml_backend_dev_get)                \
@@ -112,6 +113,7 @@ bool ats_ggml_bind(const void *caller, struct ats_error *err);
 #define ggml_is_empty(...) ats_ggml.fn_ggml_is_empty(__VA_ARGS__)
 #define ggml_is_contiguous(...) ats_ggml.fn_ggml_is_contiguous(__VA_ARGS__)
 #define ggml_is_quantized(...) ats_ggml.fn_ggml_is_quantized(__VA_ARGS__)
+#define ggml_threadpool_params_init(...) ats_ggml.fn_ggml_threadpool_params_init(__VA_ARGS__)
 #define ggml_backend_register(...) ats_ggml.fn_ggml_backend_register(__VA_ARGS__)
 #define ggml_backend_dev_count(...) ats_ggml.fn_ggml_backend_dev_count(__VA_ARGS__)
 #define ggml_backend_dev_get(...) ats_ggml.fn_ggml_backend_dev_get(__VA_ARGS__)
