@@ -26,27 +26,32 @@ enum {
     N_RUNS = 2000,
 };
 
-static enum ggml_status compute_nothing(ggml_backend_t backend, struct ggml_cgraph *graph) {
+static enum ggml_status compute_nothing(ggml_backend_t backend, struct ggml_cgraph *graph)
+{
     (void)backend;
     (void)graph;
     return GGML_STATUS_SUCCESS;
 }
 
 static void set_nothing(ggml_backend_t backend, struct ggml_tensor *tensor, const void *data,
-                        size_t offset, size_t size) {
+                        size_t offset, size_t size)
+{
     (void)backend, (void)tensor, (void)data, (void)offset, (void)size;
 }
 
 static void get_nothing(ggml_backend_t backend, const struct ggml_tensor *tensor, void *data,
-                        size_t offset, size_t size) {
+                        size_t offset, size_t size)
+{
     (void)backend, (void)tensor, (void)data, (void)offset, (void)size;
 }
 
-static void wait_for_nothing(ggml_backend_t backend) {
+static void wait_for_nothing(ggml_backend_t backend)
+{
     (void)backend;
 }
 
-static void hollow_out(ggml_backend_t backend) {
+static void hollow_out(ggml_backend_t backend)
+{
     backend->iface.graph_compute = compute_nothing;
     backend->iface.set_tensor_async = set_nothing;
     backend->iface.get_tensor_async = get_nothing;
@@ -55,7 +60,8 @@ static void hollow_out(ggml_backend_t backend) {
 
 /* One layer: attention-like and feed-forward-like, with the operators that fuse. */
 static struct ggml_tensor *layer(struct ggml_context *weights, struct ggml_context *graph,
-                                 struct ggml_tensor *x, int index) {
+                                 struct ggml_tensor *x, int index)
+{
     struct ggml_tensor *w[8];
     for (int i = 0; i < 8; i++) {
         w[i] = i < 2 ? ggml_new_tensor_1d(weights, GGML_TYPE_F32, WIDTH)
@@ -77,19 +83,22 @@ static struct ggml_tensor *layer(struct ggml_context *weights, struct ggml_conte
     return ggml_add(graph, x, ggml_mul_mat(graph, w[7], g));
 }
 
-static double now_us(void) {
+static double now_us(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
 }
 
-static int compare(const void *a, const void *b) {
+static int compare(const void *a, const void *b)
+{
     const double x = *(const double *)a;
     const double y = *(const double *)b;
     return (x > y) - (x < y);
 }
 
-static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct ggml_tensor *input) {
+static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct ggml_tensor *input)
+{
     static double us[N_RUNS];
     const float values[WIDTH] = {0};
     for (int i = 0; i < N_RUNS; i++) {
@@ -108,7 +117,8 @@ static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct g
            us[N_RUNS / 10], us[N_RUNS * 99 / 100]);
 }
 
-static ggml_backend_dev_t find_device(const char *name) {
+static ggml_backend_dev_t find_device(const char *name)
+{
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
         if (strcmp(ggml_backend_dev_name(ggml_backend_dev_get(i)), name) == 0) {
             return ggml_backend_dev_get(i);
@@ -117,7 +127,8 @@ static ggml_backend_dev_t find_device(const char *name) {
     return NULL;
 }
 
-int main(void) {
+int main(void)
+{
     ggml_backend_load_all();
     ggml_backend_reg_t ggml_backend_init(void);
     ggml_backend_reg_t reg = ggml_backend_init(); /* binds what the next call goes through */
@@ -130,8 +141,8 @@ int main(void) {
     ggml_backend_t backend = ggml_backend_dev_init(dev, NULL);
     const size_t most_tensors = 64 * N_LAYERS;
     struct ggml_init_params params = {
-        .mem_size = most_tensors * ggml_tensor_overhead() +
-                    ggml_graph_overhead_custom(most_tensors, false),
+        .mem_size =
+            most_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(most_tensors, false),
         .no_alloc = true,
     };
     struct ggml_context *weights = ggml_init(params);

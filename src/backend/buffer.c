@@ -10,7 +10,8 @@
 /* ---- finding things ---- */
 
 /* Index of the first record that ends behind `offset`. */
-static size_t first_ending_behind(const struct ats_buffer *buffer, size_t offset) {
+static size_t first_ending_behind(const struct ats_buffer *buffer, size_t offset)
+{
     size_t low = 0;
     size_t high = buffer->n_records;
     while (low < high) {
@@ -25,12 +26,14 @@ static size_t first_ending_behind(const struct ats_buffer *buffer, size_t offset
     return low;
 }
 
-struct ats_record *ats_buffer_find(const struct ats_buffer *buffer, size_t offset) {
+struct ats_record *ats_buffer_find(const struct ats_buffer *buffer, size_t offset)
+{
     const size_t i = first_ending_behind(buffer, offset);
     return i < buffer->n_records && buffer->records[i]->begin <= offset ? buffer->records[i] : NULL;
 }
 
-struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes) {
+struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes)
+{
     return (struct ggml_tensor){
         .type = GGML_TYPE_I8,
         .buffer = buffer,
@@ -43,14 +46,16 @@ struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size
 
 /* ---- records ---- */
 
-static void forget_record(struct ats_record *record) {
+static void forget_record(struct ats_record *record)
+{
     ats_vram_release(record);
     free(record);
 }
 
 /* Removes the records that overlap [begin, end): their tensors are gone, their
  * bytes stay in host memory. */
-static void forget_overlapping(struct ats_buffer *buffer, size_t begin, size_t end) {
+static void forget_overlapping(struct ats_buffer *buffer, size_t begin, size_t end)
+{
     const size_t first = first_ending_behind(buffer, begin);
     size_t last = first;
     while (last < buffer->n_records && buffer->records[last]->begin < end) {
@@ -65,7 +70,8 @@ static void forget_overlapping(struct ats_buffer *buffer, size_t begin, size_t e
     buffer->n_records -= last - first;
 }
 
-static bool grow_records(struct ats_buffer *buffer) {
+static bool grow_records(struct ats_buffer *buffer)
+{
     if (buffer->n_records < buffer->records_capacity) {
         return true;
     }
@@ -79,7 +85,8 @@ static bool grow_records(struct ats_buffer *buffer) {
     return true;
 }
 
-struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root) {
+struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root)
+{
     const size_t begin = (size_t)((char *)root->data - buffer->base);
     const size_t bytes = ggml_nbytes(root);
     struct ats_record *record = ats_buffer_find(buffer, begin);
@@ -123,7 +130,8 @@ struct stretch {
     size_t accel_offset;
 };
 
-static struct stretch stretch_at(const struct ats_buffer *buffer, size_t begin, size_t end) {
+static struct stretch stretch_at(const struct ats_buffer *buffer, size_t begin, size_t end)
+{
     struct stretch s = {.begin = begin, .end = end, .valid = ATS_ON(ATS_HOST)};
     if (ats_buffer_is_compute(buffer)) {
         s.valid = ats_range_map_at(&buffer->ranges, begin);
@@ -149,12 +157,14 @@ static struct stretch stretch_at(const struct ats_buffer *buffer, size_t begin, 
     return s;
 }
 
-static struct ats_buffer *buffer_of_tensor(const struct ggml_tensor *tensor) {
+static struct ats_buffer *buffer_of_tensor(const struct ggml_tensor *tensor)
+{
     return ats_buffer_of(tensor->view_src != NULL ? tensor->view_src->buffer : tensor->buffer);
 }
 
 void ats_buffer_read(const struct ggml_tensor *tensor, void *data, size_t offset, size_t size,
-                     ggml_backend_t accel) {
+                     ggml_backend_t accel)
+{
     const struct ats_buffer *buffer = buffer_of_tensor(tensor);
     const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
     for (size_t at = begin; at < begin + size;) {
@@ -175,7 +185,8 @@ void ats_buffer_read(const struct ggml_tensor *tensor, void *data, size_t offset
 }
 
 /* Fills VRAM with one value; not every backend can do it by itself. */
-static void fill_accel(struct ggml_tensor *tensor, uint8_t value, size_t offset, size_t size) {
+static void fill_accel(struct ggml_tensor *tensor, uint8_t value, size_t offset, size_t size)
+{
     if (tensor->buffer->iface.memset_tensor != NULL) {
         ggml_backend_tensor_memset(tensor, value, offset, size);
         return;
@@ -192,7 +203,8 @@ static void fill_accel(struct ggml_tensor *tensor, uint8_t value, size_t offset,
 /* Writes `size` bytes (or the value `fill`, if data is NULL) at `begin` to every
  * side on which they are valid, so that no validity changes. */
 static void write_valid_sides(struct ats_buffer *buffer, const void *data, uint8_t fill,
-                              size_t begin, size_t size) {
+                              size_t begin, size_t size)
+{
     for (size_t at = begin; at < begin + size;) {
         struct stretch s = stretch_at(buffer, at, begin + size);
         const size_t n = s.end - at;
@@ -217,7 +229,8 @@ static void write_valid_sides(struct ats_buffer *buffer, const void *data, uint8
 }
 
 /* A record whose bytes were lost with an accelerator lives again once it is written whole. */
-static void revive(struct ats_buffer *buffer, size_t begin, size_t size) {
+static void revive(struct ats_buffer *buffer, size_t begin, size_t size)
+{
     struct ats_record *record = ats_buffer_find(buffer, begin);
     if (record != NULL && record->valid == 0 && record->begin == begin && record->bytes <= size) {
         record->valid = ATS_ON(ATS_HOST);
@@ -227,7 +240,8 @@ static void revive(struct ats_buffer *buffer, size_t begin, size_t size) {
 /* A whole tensor of a compute buffer is about to be written: what was there before
  * is dead, so the new bytes need to be in host memory only. */
 static void supersede(struct ats_buffer *buffer, const struct ggml_tensor *tensor, size_t offset,
-                      size_t size) {
+                      size_t size)
+{
     if (!ats_buffer_is_compute(buffer) || tensor->view_src != NULL || offset != 0 ||
         size != ggml_nbytes(tensor)) {
         return;
@@ -240,7 +254,8 @@ static void supersede(struct ats_buffer *buffer, const struct ggml_tensor *tenso
 }
 
 static void write_tensor(struct ggml_tensor *tensor, const void *data, uint8_t fill, size_t offset,
-                         size_t size) {
+                         size_t size)
+{
     struct ats_buffer *buffer = buffer_of_tensor(tensor);
     pthread_rwlock_rdlock(&buffer->device->lock);
     const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
@@ -253,31 +268,36 @@ static void write_tensor(struct ggml_tensor *tensor, const void *data, uint8_t f
 /* ---- ggml's buffer interface ---- */
 
 static void buffer_set_tensor(ggml_backend_buffer_t ggml, struct ggml_tensor *tensor,
-                              const void *data, size_t offset, size_t size) {
+                              const void *data, size_t offset, size_t size)
+{
     (void)ggml;
     write_tensor(tensor, data, 0, offset, size);
 }
 
 static void buffer_memset_tensor(ggml_backend_buffer_t ggml, struct ggml_tensor *tensor,
-                                 uint8_t value, size_t offset, size_t size) {
+                                 uint8_t value, size_t offset, size_t size)
+{
     (void)ggml;
     write_tensor(tensor, NULL, value, offset, size);
 }
 
 static void buffer_get_tensor(ggml_backend_buffer_t ggml, const struct ggml_tensor *tensor,
-                              void *data, size_t offset, size_t size) {
+                              void *data, size_t offset, size_t size)
+{
     const struct ats_buffer *buffer = ggml->context;
     pthread_rwlock_rdlock(&buffer->device->lock);
     ats_buffer_read(tensor, data, offset, size, NULL);
     pthread_rwlock_unlock(&buffer->device->lock);
 }
 
-static void *buffer_get_base(ggml_backend_buffer_t ggml) {
+static void *buffer_get_base(ggml_backend_buffer_t ggml)
+{
     const struct ats_buffer *buffer = ggml->context;
     return buffer->base;
 }
 
-static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t ggml, struct ggml_tensor *tensor) {
+static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t ggml, struct ggml_tensor *tensor)
+{
     struct ats_buffer *buffer = ggml->context;
     if (tensor->view_src != NULL || ats_buffer_is_compute(buffer) || ggml_nbytes(tensor) == 0) {
         return GGML_STATUS_SUCCESS;
@@ -288,7 +308,8 @@ static enum ggml_status buffer_init_tensor(ggml_backend_buffer_t ggml, struct gg
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-static void buffer_clear(ggml_backend_buffer_t ggml, uint8_t value) {
+static void buffer_clear(ggml_backend_buffer_t ggml, uint8_t value)
+{
     struct ats_buffer *buffer = ggml->context;
     pthread_rwlock_wrlock(&buffer->device->lock);
     ats_device_drain(buffer->device); /* work in flight may write what is cleared */
@@ -313,7 +334,8 @@ static void buffer_clear(ggml_backend_buffer_t ggml, uint8_t value) {
     pthread_rwlock_unlock(&buffer->device->lock);
 }
 
-static void buffer_reset(ggml_backend_buffer_t ggml) {
+static void buffer_reset(ggml_backend_buffer_t ggml)
+{
     struct ats_buffer *buffer = ggml->context;
     if (ats_buffer_is_compute(buffer)) {
         if (buffer->mirror != NULL && buffer->mirror->iface.reset != NULL) {
@@ -327,7 +349,8 @@ static void buffer_reset(ggml_backend_buffer_t ggml) {
     pthread_rwlock_unlock(&buffer->device->lock);
 }
 
-static void buffer_free(ggml_backend_buffer_t ggml) {
+static void buffer_free(ggml_backend_buffer_t ggml)
+{
     struct ats_buffer *buffer = ggml->context;
     struct ats_device *device = buffer->device;
     pthread_rwlock_wrlock(&device->lock);
@@ -366,14 +389,16 @@ static const struct ggml_backend_buffer_i buffer_interface = {
     .reset = buffer_reset,
 };
 
-struct ats_buffer *ats_buffer_of(ggml_backend_buffer_t buffer) {
+struct ats_buffer *ats_buffer_of(ggml_backend_buffer_t buffer)
+{
     return buffer != NULL && buffer->iface.get_tensor == buffer_get_tensor ? buffer->context : NULL;
 }
 
 /* ---- ggml's buffer type interface ---- */
 
 static ggml_backend_buffer_t make_buffer(struct ats_device *device, void *base, size_t size,
-                                         bool owns_memory) {
+                                         bool owns_memory)
+{
     struct ats_buffer *buffer = calloc(1, sizeof(*buffer));
     if (buffer == NULL) {
         return NULL;
@@ -391,16 +416,19 @@ static ggml_backend_buffer_t make_buffer(struct ats_device *device, void *base, 
     return buffer->ggml;
 }
 
-ggml_backend_buffer_t ats_buffer_from_host_ptr(struct ats_device *device, void *ptr, size_t size) {
+ggml_backend_buffer_t ats_buffer_from_host_ptr(struct ats_device *device, void *ptr, size_t size)
+{
     return make_buffer(device, ptr, size, false);
 }
 
-static const char *type_get_name(ggml_backend_buffer_type_t type) {
+static const char *type_get_name(ggml_backend_buffer_type_t type)
+{
     const struct ats_device *device = type->context;
     return device->name;
 }
 
-static ggml_backend_buffer_t type_alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
+static ggml_backend_buffer_t type_alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
+{
     struct ats_device *device = type->context;
     void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
@@ -415,14 +443,16 @@ static ggml_backend_buffer_t type_alloc_buffer(ggml_backend_buffer_type_t type, 
     return buffer;
 }
 
-static size_t type_get_alignment(ggml_backend_buffer_type_t type) {
+static size_t type_get_alignment(ggml_backend_buffer_type_t type)
+{
     enum { CACHE_LINE = 64 };
     const struct ats_device *device = type->context;
     const size_t accel = ggml_backend_buft_get_alignment(device->accel_buffer_type);
     return accel > CACHE_LINE ? accel : CACHE_LINE;
 }
 
-static size_t type_get_max_size(ggml_backend_buffer_type_t type) {
+static size_t type_get_max_size(ggml_backend_buffer_type_t type)
+{
     const struct ats_device *device = type->context;
     return ggml_backend_buft_get_max_size(device->accel_buffer_type);
 }
@@ -430,8 +460,8 @@ static size_t type_get_max_size(ggml_backend_buffer_type_t type) {
 /* Results of operators are mirrored, so both sides must have room for what the
  * accelerator adds to them. Weights take their VRAM separately, and a file mapping
  * has no room behind its last tensor. */
-static size_t type_get_alloc_size(ggml_backend_buffer_type_t type,
-                                  const struct ggml_tensor *tensor) {
+static size_t type_get_alloc_size(ggml_backend_buffer_type_t type, const struct ggml_tensor *tensor)
+{
     const struct ats_device *device = type->context;
     const size_t bytes = ggml_nbytes(tensor);
     if (tensor->op == GGML_OP_NONE) {
@@ -441,7 +471,8 @@ static size_t type_get_alloc_size(ggml_backend_buffer_type_t type,
     return accel > bytes ? accel : bytes;
 }
 
-void ats_buffer_type_init(struct ats_device *device) {
+void ats_buffer_type_init(struct ats_device *device)
+{
     device->buffer_type = (struct ggml_backend_buffer_type){
         .iface =
             {

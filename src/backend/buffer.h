@@ -66,7 +66,8 @@ ggml_backend_buffer_t ats_buffer_from_host_ptr(struct ats_device *device, void *
  * empty dummy without memory). */
 struct ats_buffer *ats_buffer_of(ggml_backend_buffer_t buffer);
 
-static inline bool ats_buffer_is_compute(const struct ats_buffer *buffer) {
+static inline bool ats_buffer_is_compute(const struct ats_buffer *buffer)
+{
     return buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }
 
@@ -78,7 +79,8 @@ struct ats_record *ats_buffer_find(const struct ats_buffer *buffer, size_t offse
 struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root);
 
 /* Address of a record's host copy. */
-static inline void *ats_record_host(const struct ats_record *record) {
+static inline void *ats_record_host(const struct ats_record *record)
+{
     return record->buffer->base + record->begin;
 }
 

@@ -5,12 +5,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const char *value_of(const char *name) {
+static const char *value_of(const char *name)
+{
     const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-static bool read_rule(const char *text, struct ats_config *config, struct ats_error *err) {
+static bool read_rule(const char *text, struct ats_config *config, struct ats_error *err)
+{
     struct ats_error reason = {{0}};
     if (ats_rule_parse(text, &config->rule, &reason)) {
         return true;
@@ -31,7 +33,8 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
     return true;
 }
 
-bool ats_config_read(struct ats_config *config, struct ats_error *err) {
+bool ats_config_read(struct ats_config *config, struct ats_error *err)
+{
     *config = (struct ats_config){
         .accel = value_of("ATS_ACCEL"),
         .plan_out = value_of("ATS_PLAN_OUT"),

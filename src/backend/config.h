@@ -10,9 +10,9 @@
 #include <stddef.h>
 
 struct ats_config {
-    const char *accel;  /* ATS_ACCEL: comma-separated device names; NULL: all */
-    bool has_budget;    /* ATS_VRAM was given */
-    size_t budget;      /* bytes per accelerator */
+    const char *accel;    /* ATS_ACCEL: comma-separated device names; NULL: all */
+    bool has_budget;      /* ATS_VRAM was given */
+    size_t budget;        /* bytes per accelerator */
     struct ats_rule rule; /* ATS_PLACEMENT */
     struct ats_placement_table table;
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */

@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-bool ats_backend_proc(ggml_backend_t backend, const char *name, void *function) {
+bool ats_backend_proc(ggml_backend_t backend, const char *name, void *function)
+{
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(backend->device);
     void *address = ggml_backend_reg_get_proc_address(reg, name);
     if (address == NULL) {
@@ -13,7 +14,8 @@ bool ats_backend_proc(ggml_backend_t backend, const char *name, void *function) 
     return true;
 }
 
-static bool has_feature(ggml_backend_t backend, const char *name) {
+static bool has_feature(ggml_backend_t backend, const char *name)
+{
     ggml_backend_get_features_t get_features;
     if (!ats_backend_proc(backend, "ggml_backend_get_features", &get_features)) {
         return false;
@@ -26,7 +28,8 @@ static bool has_feature(ggml_backend_t backend, const char *name) {
     return feature->name != NULL;
 }
 
-bool ats_cpu_side_start(struct ats_cpu_side *side, ggml_backend_dev_t cpu) {
+bool ats_cpu_side_start(struct ats_cpu_side *side, ggml_backend_dev_t cpu)
+{
     *side = (struct ats_cpu_side){.backend = ggml_backend_dev_init(cpu, NULL)};
     if (side->backend == NULL) {
         return false;
@@ -35,7 +38,8 @@ bool ats_cpu_side_start(struct ats_cpu_side *side, ggml_backend_dev_t cpu) {
     return true;
 }
 
-static void drop_pool(struct ats_cpu_side *side) {
+static void drop_pool(struct ats_cpu_side *side)
+{
     void (*set_pool)(ggml_backend_t, ggml_threadpool_t);
     void (*free_pool)(ggml_threadpool_t);
     if (side->pool == NULL ||
@@ -48,7 +52,8 @@ static void drop_pool(struct ats_cpu_side *side) {
     side->pool = NULL;
 }
 
-static void make_pool(struct ats_cpu_side *side, int n_threads) {
+static void make_pool(struct ats_cpu_side *side, int n_threads)
+{
     ggml_threadpool_t (*new_pool)(struct ggml_threadpool_params *);
     void (*set_pool)(ggml_backend_t, ggml_threadpool_t);
     if (!ats_backend_proc(side->backend, "ggml_threadpool_new", &new_pool) ||
@@ -64,7 +69,8 @@ static void make_pool(struct ats_cpu_side *side, int n_threads) {
     }
 }
 
-void ats_cpu_side_set_n_threads(struct ats_cpu_side *side, int n_threads) {
+void ats_cpu_side_set_n_threads(struct ats_cpu_side *side, int n_threads)
+{
     ggml_backend_set_n_threads_t set_n_threads;
     if (ats_backend_proc(side->backend, "ggml_backend_set_n_threads", &set_n_threads)) {
         set_n_threads(side->backend, n_threads);
@@ -75,7 +81,8 @@ void ats_cpu_side_set_n_threads(struct ats_cpu_side *side, int n_threads) {
     }
 }
 
-void ats_cpu_side_stop(struct ats_cpu_side *side) {
+void ats_cpu_side_stop(struct ats_cpu_side *side)
+{
     drop_pool(side);
     ggml_backend_free(side->backend);
 }

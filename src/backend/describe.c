@@ -15,7 +15,8 @@ static const struct {
     [ATS_ACCEL] = {250e3F, 10e6F, 3.0F},
 };
 
-bool ats_op_is_empty(const struct ggml_tensor *node) {
+bool ats_op_is_empty(const struct ggml_tensor *node)
+{
     switch (node->op) {
     case GGML_OP_NONE:
     case GGML_OP_RESHAPE:
@@ -31,14 +32,16 @@ bool ats_op_is_empty(const struct ggml_tensor *node) {
 /* ---- tensors and roots ---- */
 
 struct ats_tensor_entry *ats_description_find(struct ats_description *description,
-                                              const struct ggml_tensor *tensor) {
+                                              const struct ggml_tensor *tensor)
+{
     struct ats_tensor_entry *entry = NULL;
     HASH_FIND_PTR(description->table, &tensor, entry);
     return entry;
 }
 
 static struct ats_tensor_entry *add_entry(struct ats_description *d,
-                                          const struct ggml_tensor *tensor) {
+                                          const struct ggml_tensor *tensor)
+{
     struct ats_tensor_entry *entry = &d->entries[d->n_entries++];
     *entry = (struct ats_tensor_entry){.tensor = tensor, .root = ATS_NO_ROOT, .node = -1};
     HASH_ADD_PTR(d->table, tensor, entry);
@@ -46,7 +49,8 @@ static struct ats_tensor_entry *add_entry(struct ats_description *d,
 }
 
 static bool locate(const struct ats_device *device, const struct ggml_tensor *root,
-                   struct ats_location *location, struct ats_error *err) {
+                   struct ats_location *location, struct ats_error *err)
+{
     *location = (struct ats_location){
         .tensor = root, .bytes = ggml_nbytes(root), .host_can = true, .accel_can = true};
     struct ats_buffer *buffer = ats_buffer_of(root->buffer);
@@ -71,7 +75,8 @@ static bool locate(const struct ats_device *device, const struct ggml_tensor *ro
 
 /* The root of `tensor`, made known on first sight. ATS_NO_ROOT for an empty tensor. */
 static bool root_of(struct ats_device *device, struct ats_description *d,
-                    const struct ggml_tensor *tensor, int32_t *root, struct ats_error *err) {
+                    const struct ggml_tensor *tensor, int32_t *root, struct ats_error *err)
+{
     struct ats_tensor_entry *entry = ats_description_find(d, tensor);
     if (entry == NULL) {
         entry = add_entry(d, tensor);
@@ -95,7 +100,8 @@ static bool root_of(struct ats_device *device, struct ats_description *d,
 
 /* ---- operators ---- */
 
-static float flops_of(const struct ggml_tensor *node) {
+static float flops_of(const struct ggml_tensor *node)
+{
     const float n = (float)ggml_nelements(node);
     switch (node->op) {
     case GGML_OP_MUL_MAT:
@@ -109,7 +115,8 @@ static float flops_of(const struct ggml_tensor *node) {
 }
 
 /* Bytes that an operator reads: of stacked experts only those that can be chosen. */
-static float bytes_read(const struct ggml_tensor *node, const struct ggml_tensor *src) {
+static float bytes_read(const struct ggml_tensor *node, const struct ggml_tensor *src)
+{
     const float bytes = (float)ggml_nbytes(src);
     if (node->op == GGML_OP_GET_ROWS && src == node->src[0]) {
         return (float)ggml_nbytes(node);
@@ -121,7 +128,8 @@ static float bytes_read(const struct ggml_tensor *node, const struct ggml_tensor
     return bytes;
 }
 
-static void estimate(const struct ggml_tensor *node, struct ats_op *op) {
+static void estimate(const struct ggml_tensor *node, struct ats_op *op)
+{
     float bytes = (float)ggml_nbytes(node);
     for (int s = 0; s < GGML_MAX_SRC && node->src[s] != NULL; s++) {
         bytes += bytes_read(node, node->src[s]);
@@ -135,7 +143,8 @@ static void estimate(const struct ggml_tensor *node, struct ats_op *op) {
     }
 }
 
-static void note_use(struct ats_location *location, size_t op_index, ats_side_set supported) {
+static void note_use(struct ats_location *location, size_t op_index, ats_side_set supported)
+{
     if (location->first_use == SIZE_MAX) {
         location->first_use = op_index;
     }
@@ -144,7 +153,8 @@ static void note_use(struct ats_location *location, size_t op_index, ats_side_se
 }
 
 static bool describe_op(struct ats_device *device, struct ats_description *d, size_t index,
-                        const struct ggml_tensor *node, struct ats_error *err) {
+                        const struct ggml_tensor *node, struct ats_error *err)
+{
     struct ats_op *op = &d->ops[index];
     *op = (struct ats_op){
         .first_read = (uint32_t)d->n_reads, .write = ATS_NO_ROOT, .supported = ATS_ON_BOTH};
@@ -198,7 +208,8 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
 
 /* ---- the whole graph ---- */
 
-static size_t count_tensors(const struct ggml_cgraph *cgraph) {
+static size_t count_tensors(const struct ggml_cgraph *cgraph)
+{
     size_t n = 0;
     for (int i = 0; i < cgraph->n_nodes; i++) {
         n += 2; /* itself and the root of its view */
@@ -210,7 +221,8 @@ static size_t count_tensors(const struct ggml_cgraph *cgraph) {
 }
 
 bool ats_describe(struct ats_device *device, const struct ggml_cgraph *cgraph,
-                  struct ats_description *out, struct ats_error *err) {
+                  struct ats_description *out, struct ats_error *err)
+{
     const size_t n = count_tensors(cgraph) + 1;
     const size_t n_ops = (size_t)cgraph->n_nodes;
     *out = (struct ats_description){
@@ -236,7 +248,8 @@ bool ats_describe(struct ats_device *device, const struct ggml_cgraph *cgraph,
     return true;
 }
 
-void ats_describe_homes(struct ats_description *description) {
+void ats_describe_homes(struct ats_description *description)
+{
     for (size_t r = 0; r < description->graph.n_roots; r++) {
         const struct ats_location *location = &description->locations[r];
         description->roots[r] = (struct ats_root){
@@ -249,7 +262,8 @@ void ats_describe_homes(struct ats_description *description) {
     }
 }
 
-void ats_description_free(struct ats_description *description) {
+void ats_description_free(struct ats_description *description)
+{
     HASH_CLEAR(hh, description->table);
     free(description->ops);
     free(description->reads);

@@ -19,12 +19,12 @@ struct ats_location {
     size_t begin;
     size_t bytes;
     const struct ggml_tensor *tensor;
-    size_t first_use;   /* operator that uses it first */
-    size_t last_write;  /* operator that writes it last */
+    size_t first_use;  /* operator that uses it first */
+    size_t last_write; /* operator that writes it last */
     bool written;
-    bool is_node;       /* an operator of this graph makes it */
-    bool host_can;      /* the CPU supports every operator that uses it */
-    bool accel_can;     /* the accelerator likewise */
+    bool is_node;   /* an operator of this graph makes it */
+    bool host_can;  /* the CPU supports every operator that uses it */
+    bool accel_can; /* the accelerator likewise */
 };
 
 /* What is known of one tensor of the graph. */
@@ -63,7 +63,8 @@ struct ats_tensor_entry *ats_description_find(struct ats_description *descriptio
                                               const struct ggml_tensor *tensor);
 
 /* The tensor at the end of a chain of views. */
-static inline const struct ggml_tensor *ats_root_of(const struct ggml_tensor *tensor) {
+static inline const struct ggml_tensor *ats_root_of(const struct ggml_tensor *tensor)
+{
     while (tensor->view_src != NULL) {
         tensor = tensor->view_src;
     }

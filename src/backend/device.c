@@ -11,17 +11,20 @@
 static struct ats_device *devices[16];
 static size_t n_devices;
 
-size_t ats_device_count(void) {
+size_t ats_device_count(void)
+{
     return n_devices;
 }
 
-struct ats_device *ats_device_at(size_t index) {
+struct ats_device *ats_device_at(size_t index)
+{
     return devices[index];
 }
 
 /* ---- memory ---- */
 
-size_t ats_host_memory_available(size_t *total) {
+size_t ats_host_memory_available(size_t *total)
+{
     size_t available_kib = 0;
     size_t total_kib = 0;
     FILE *in = fopen("/proc/meminfo", "r");
@@ -37,7 +40,8 @@ size_t ats_host_memory_available(size_t *total) {
     return available_kib << 10;
 }
 
-void ats_device_settle_budget(struct ats_device *device) {
+void ats_device_settle_budget(struct ats_device *device)
+{
     if (device->budget_known) {
         return;
     }
@@ -65,16 +69,19 @@ void ats_device_settle_budget(struct ats_device *device) {
 
 /* ---- ggml's device interface ---- */
 
-static const char *device_get_name(ggml_backend_dev_t dev) {
+static const char *device_get_name(ggml_backend_dev_t dev)
+{
     return ats_device_of(dev)->name;
 }
 
-static const char *device_get_description(ggml_backend_dev_t dev) {
+static const char *device_get_description(ggml_backend_dev_t dev)
+{
     return ats_device_of(dev)->description;
 }
 
 /* What the device can really hold: a tensor has room in VRAM or in host memory. */
-static void device_get_memory(ggml_backend_dev_t dev, size_t *free_bytes, size_t *total_bytes) {
+static void device_get_memory(ggml_backend_dev_t dev, size_t *free_bytes, size_t *total_bytes)
+{
     struct ats_device *device = ats_device_of(dev);
     size_t vram_free = 0;
     size_t vram_total = 0;
@@ -92,12 +99,14 @@ static void device_get_memory(ggml_backend_dev_t dev, size_t *free_bytes, size_t
     *total_bytes = vram_total + host_total / device->n_peers;
 }
 
-static enum ggml_backend_dev_type device_get_type(ggml_backend_dev_t dev) {
+static enum ggml_backend_dev_type device_get_type(ggml_backend_dev_t dev)
+{
     (void)dev;
     return GGML_BACKEND_DEVICE_TYPE_GPU;
 }
 
-static void device_get_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *props) {
+static void device_get_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *props)
+{
     const struct ats_device *device = ats_device_of(dev);
     struct ggml_backend_dev_props accel;
     ggml_backend_dev_get_props(device->accel, &accel);
@@ -117,34 +126,40 @@ static void device_get_props(ggml_backend_dev_t dev, struct ggml_backend_dev_pro
     device_get_memory(dev, &props->memory_free, &props->memory_total);
 }
 
-static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *params) {
+static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *params)
+{
     (void)params;
     return ats_stream_create(ats_device_of(dev));
 }
 
-static ggml_backend_buffer_type_t device_get_buffer_type(ggml_backend_dev_t dev) {
+static ggml_backend_buffer_type_t device_get_buffer_type(ggml_backend_dev_t dev)
+{
     return &ats_device_of(dev)->buffer_type;
 }
 
 static ggml_backend_buffer_t device_buffer_from_host_ptr(ggml_backend_dev_t dev, void *ptr,
-                                                         size_t size, size_t max_tensor_size) {
+                                                         size_t size, size_t max_tensor_size)
+{
     (void)max_tensor_size;
     return ats_buffer_from_host_ptr(ats_device_of(dev), ptr, size);
 }
 
-static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op) {
+static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
+{
     const struct ats_device *device = ats_device_of(dev);
     return ggml_backend_dev_supports_op(device->cpu, op) ||
            ggml_backend_dev_supports_op(device->accel, op);
 }
 
-static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
+static bool device_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type)
+{
     return type == &ats_device_of(dev)->buffer_type;
 }
 
 /* An ATS event is an event of the accelerator: the CPU side has nothing in flight when a
  * graph computation returns. */
-static ggml_backend_event_t device_event_new(ggml_backend_dev_t dev) {
+static ggml_backend_event_t device_event_new(ggml_backend_dev_t dev)
+{
     ggml_backend_event_t accel = ggml_backend_event_new(ats_device_of(dev)->accel);
     if (accel == NULL) {
         return NULL;
@@ -158,13 +173,15 @@ static ggml_backend_event_t device_event_new(ggml_backend_dev_t dev) {
     return event;
 }
 
-static void device_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event) {
+static void device_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event)
+{
     (void)dev;
     ggml_backend_event_free(event->context);
     free(event);
 }
 
-static void device_event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event) {
+static void device_event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event)
+{
     (void)dev;
     ggml_backend_event_synchronize(event->context);
 }
@@ -188,13 +205,14 @@ static const struct ggml_backend_device_i device_interface = {
 /* ---- finding accelerators ---- */
 
 static struct ats_device *create(const struct ats_config *config, ggml_backend_reg_t reg,
-                                 ggml_backend_dev_t accel, ggml_backend_dev_t cpu) {
+                                 ggml_backend_dev_t accel, ggml_backend_dev_t cpu)
+{
     struct ats_device *device = calloc(1, sizeof(*device));
     if (device == NULL) {
         return NULL;
     }
-    device->ggml = (struct ggml_backend_device){
-        .iface = device_interface, .reg = reg, .context = device};
+    device->ggml =
+        (struct ggml_backend_device){.iface = device_interface, .reg = reg, .context = device};
     device->config = config;
     device->accel = accel;
     device->cpu = cpu;
@@ -215,7 +233,8 @@ static struct ats_device *create(const struct ats_config *config, ggml_backend_r
 }
 
 /* Whether `name` is in the comma-separated list. */
-static bool is_listed(const char *list, const char *name) {
+static bool is_listed(const char *list, const char *name)
+{
     const size_t length = strlen(name);
     for (const char *at = list; *at != '\0';) {
         const size_t word = strcspn(at, ",");
@@ -227,7 +246,8 @@ static bool is_listed(const char *list, const char *name) {
     return false;
 }
 
-static ggml_backend_dev_t accelerator_at(size_t index, ggml_backend_reg_t own) {
+static ggml_backend_dev_t accelerator_at(size_t index, ggml_backend_reg_t own)
+{
     ggml_backend_dev_t dev = ggml_backend_dev_get(index);
     return ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU &&
                    ggml_backend_dev_backend_reg(dev) != own
@@ -235,7 +255,8 @@ static ggml_backend_dev_t accelerator_at(size_t index, ggml_backend_reg_t own) {
                : NULL;
 }
 
-static bool check_wanted(const char *wanted, ggml_backend_reg_t reg, struct ats_error *err) {
+static bool check_wanted(const char *wanted, ggml_backend_reg_t reg, struct ats_error *err)
+{
     for (const char *at = wanted; *at != '\0';) {
         const size_t word = strcspn(at, ",");
         char name[64];
@@ -251,7 +272,8 @@ static bool check_wanted(const char *wanted, ggml_backend_reg_t reg, struct ats_
             }
         }
         if (!found) {
-            return ats_fail(err, "ATS_ACCEL names %s, which is not an accelerator here; there is:%s",
+            return ats_fail(err,
+                            "ATS_ACCEL names %s, which is not an accelerator here; there is:%s",
                             name, seen[0] != '\0' ? seen : " none");
         }
         at += word + (at[word] == ',');
@@ -260,7 +282,8 @@ static bool check_wanted(const char *wanted, ggml_backend_reg_t reg, struct ats_
 }
 
 bool ats_devices_create(const struct ats_config *config, ggml_backend_reg_t reg,
-                        struct ats_error *err) {
+                        struct ats_error *err)
+{
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     if (cpu == NULL) {
         return ats_fail(err, "ggml has no CPU backend loaded; load it before this library");
@@ -271,8 +294,8 @@ bool ats_devices_create(const struct ats_config *config, ggml_backend_reg_t reg,
     const size_t most = sizeof(devices) / sizeof(devices[0]);
     for (size_t i = 0; i < ggml_backend_dev_count() && n_devices < most; i++) {
         ggml_backend_dev_t accel = accelerator_at(i, reg);
-        if (accel == NULL || (config->accel != NULL &&
-                              !is_listed(config->accel, ggml_backend_dev_name(accel)))) {
+        if (accel == NULL ||
+            (config->accel != NULL && !is_listed(config->accel, ggml_backend_dev_name(accel)))) {
             continue;
         }
         struct ats_device *device = create(config, reg, accel, cpu);

@@ -50,7 +50,7 @@ struct ats_device {
     bool budget_known;
     bool accel_lost;    /* see loss.h */
     bool told_cpu_only; /* the log has the reason why the accelerator is not used */
-    uint64_t epoch; /* counts moves out of VRAM; a graph plan of an older epoch is void */
+    uint64_t epoch;     /* counts moves out of VRAM; a graph plan of an older epoch is void */
 
     struct ats_device_counters counters;
 };
@@ -65,7 +65,8 @@ size_t ats_device_count(void);
 struct ats_device *ats_device_at(size_t index);
 
 /* The device of a ggml device handle of this library. */
-static inline struct ats_device *ats_device_of(ggml_backend_dev_t dev) {
+static inline struct ats_device *ats_device_of(ggml_backend_dev_t dev)
+{
     return dev->context;
 }
 

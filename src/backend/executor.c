@@ -1,10 +1,12 @@
 #include "backend/executor.h"
 
-static bool accel_ok(struct ats_stream *stream, struct ats_error *err) {
+static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
+{
     return !ats_accel_failed(stream->accel, err);
 }
 
-static void wait_for_accel(struct ats_stream *stream) {
+static void wait_for_accel(struct ats_stream *stream)
+{
     if (stream->in_flight) {
         ggml_backend_synchronize(stream->accel);
         stream->in_flight = false;
@@ -13,7 +15,8 @@ static void wait_for_accel(struct ats_stream *stream) {
 
 /* Starts a copy to `side`; complete once the accelerator has been waited for. */
 static void start_copy(struct ats_stream *stream, const struct ats_transfer *transfer,
-                       enum ats_side side) {
+                       enum ats_side side)
+{
     struct ats_device *device = stream->device;
     char *host = transfer->buffer->base + transfer->begin;
     if (side == ATS_ACCEL) {
@@ -30,13 +33,15 @@ static void start_copy(struct ats_stream *stream, const struct ats_transfer *tra
 
 /* ---- what the graph expects to find ---- */
 
-static ats_side_set valid_now(const struct ats_transfer *transfer) {
+static ats_side_set valid_now(const struct ats_transfer *transfer)
+{
     return transfer->record != NULL ? transfer->record->valid
                                     : ats_range_map_at(&transfer->buffer->ranges, transfer->begin);
 }
 
 static bool bring_externals(struct ats_stream *stream, const struct ats_graph_plan *plan,
-                            struct ats_error *err) {
+                            struct ats_error *err)
+{
     bool to_host = false;
     for (size_t i = 0; i < plan->n_externals; i++) {
         const struct ats_external *external = &plan->externals[i];
@@ -71,7 +76,8 @@ static bool bring_externals(struct ats_stream *stream, const struct ats_graph_pl
 /* ---- splits ---- */
 
 static enum ggml_status run_split(struct ats_stream *stream, const struct ats_graph_plan *plan,
-                                  const struct ats_plan_split *split) {
+                                  const struct ats_plan_split *split)
+{
     for (size_t c = 0; c < split->n_copies; c++) {
         start_copy(stream, &plan->copies[split->first_copy + c], split->side);
     }
@@ -89,7 +95,8 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     return ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
 }
 
-static bool leave_final_state(const struct ats_graph_plan *plan) {
+static bool leave_final_state(const struct ats_graph_plan *plan)
+{
     bool ok = true;
     for (size_t i = 0; i < plan->n_records; i++) {
         plan->records[i].record->valid = plan->records[i].valid;
@@ -103,12 +110,14 @@ static bool leave_final_state(const struct ats_graph_plan *plan) {
     return ok;
 }
 
-static bool aborted(const struct ats_stream *stream) {
+static bool aborted(const struct ats_stream *stream)
+{
     return stream->abort_callback != NULL && stream->abort_callback(stream->abort_data);
 }
 
 enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_plan *plan,
-                             struct ats_error *err) {
+                             struct ats_error *err)
+{
     enum ggml_status status =
         bring_externals(stream, plan, err) ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {

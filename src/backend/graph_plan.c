@@ -22,7 +22,8 @@ struct builder {
 /* ---- sides ---- */
 
 /* Leaves only the CPU to every operator that it supports. */
-static void avoid_accel(struct builder *b) {
+static void avoid_accel(struct builder *b)
+{
     for (size_t i = 0; i < b->description.graph.n_ops; i++) {
         if ((b->description.ops[i].supported & ATS_ON(ATS_HOST)) != 0) {
             b->description.ops[i].supported = ATS_ON(ATS_HOST);
@@ -35,7 +36,8 @@ static void avoid_accel(struct builder *b) {
 }
 
 /* The rules `host` and `vram` decide for operators whose side is free, too. */
-static void lean(struct builder *b) {
+static void lean(struct builder *b)
+{
     const enum ats_rule_kind rule = b->device->config->rule.kind;
     if (rule != ATS_RULE_HOST && rule != ATS_RULE_VRAM) {
         return;
@@ -47,7 +49,8 @@ static void lean(struct builder *b) {
     }
 }
 
-static bool choose_sides(struct builder *b) {
+static bool choose_sides(struct builder *b)
+{
     const struct ats_config *config = b->device->config;
     if (config->rule.kind == ATS_RULE_RANDOM) {
         struct ats_rng mix = {.state = config->rule.seed + b->stream->n_built};
@@ -61,7 +64,8 @@ static bool choose_sides(struct builder *b) {
 /* ---- memory ---- */
 
 /* Compute memory on the accelerator for the graph's compute buffers. */
-static bool take_mirrors(struct builder *b, struct ats_error *err) {
+static bool take_mirrors(struct builder *b, struct ats_error *err)
+{
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
         const struct ats_location *location = &b->description.locations[r];
         if (location->buffer != NULL && location->record == NULL &&
@@ -72,7 +76,8 @@ static bool take_mirrors(struct builder *b, struct ats_error *err) {
     return true;
 }
 
-static bool take_record(struct builder *b, struct ats_record *record) {
+static bool take_record(struct builder *b, struct ats_record *record)
+{
     if (record == NULL || record->block != NULL) {
         return true;
     }
@@ -80,20 +85,22 @@ static bool take_record(struct builder *b, struct ats_record *record) {
     if (ats_vram_take(b->device, &record, 1, &first)) {
         return true;
     }
-    return ats_residency_make_room(b->device, ats_vram_bytes(b->device, &record->as_made), b->err) &&
+    return ats_residency_make_room(b->device, ats_vram_bytes(b->device, &record->as_made),
+                                   b->err) &&
            ats_vram_take(b->device, &record, 1, b->err);
 }
 
 /* VRAM for everything that the accelerator's operators touch. */
-static bool take_operands(struct builder *b) {
+static bool take_operands(struct builder *b)
+{
     for (size_t i = 0; i < b->description.graph.n_ops; i++) {
         const struct ats_op *op = &b->description.ops[i];
         if (b->sides[i] != ATS_ACCEL || op->write < 0) {
             continue;
         }
         for (uint32_t n = 0; n <= op->n_reads; n++) {
-            const size_t root = n < op->n_reads ? b->description.reads[op->first_read + n]
-                                                : (size_t)op->write;
+            const size_t root =
+                n < op->n_reads ? b->description.reads[op->first_read + n] : (size_t)op->write;
             if (!take_record(b, b->description.locations[root].record)) {
                 return false;
             }
@@ -104,7 +111,8 @@ static bool take_operands(struct builder *b) {
 
 /* Brings data that this graph only reads to where it is read, now, under the write lock:
  * it may be shared with other contexts. What the graph writes is brought when it runs. */
-static bool bring_read_only(struct builder *b) {
+static bool bring_read_only(struct builder *b)
+{
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
         const struct ats_location *location = &b->description.locations[r];
         struct ats_record *record = location->record;
@@ -124,7 +132,8 @@ static bool bring_read_only(struct builder *b) {
 
 /* ---- the plan's tables ---- */
 
-static struct ats_transfer transfer_of(const struct ats_location *location) {
+static struct ats_transfer transfer_of(const struct ats_location *location)
+{
     struct ats_transfer transfer = {
         .buffer = location->buffer,
         .record = location->record,
@@ -139,12 +148,14 @@ static struct ats_transfer transfer_of(const struct ats_location *location) {
     return transfer;
 }
 
-static bool is_checked_at_run(const struct ats_location *location, ats_side_set needs) {
+static bool is_checked_at_run(const struct ats_location *location, ats_side_set needs)
+{
     return needs != 0 && location->buffer != NULL &&
            (location->record == NULL || location->written);
 }
 
-static bool fill_externals(struct builder *b) {
+static bool fill_externals(struct builder *b)
+{
     struct ats_graph_plan *plan = b->plan;
     plan->externals = calloc(b->description.graph.n_roots + 1, sizeof(*plan->externals));
     if (plan->externals == NULL) {
@@ -160,7 +171,8 @@ static bool fill_externals(struct builder *b) {
     return true;
 }
 
-static bool fill_copies(struct builder *b) {
+static bool fill_copies(struct builder *b)
+{
     struct ats_graph_plan *plan = b->plan;
     plan->copies = calloc(b->schedule.n_copies + 1, sizeof(*plan->copies));
     if (plan->copies == NULL) {
@@ -173,7 +185,8 @@ static bool fill_copies(struct builder *b) {
     return true;
 }
 
-static bool computes(const struct builder *b, const struct ats_split *split) {
+static bool computes(const struct builder *b, const struct ats_split *split)
+{
     for (uint32_t i = 0; i < split->n_ops; i++) {
         if (b->description.ops[split->first_op + i].write != ATS_NO_ROOT) {
             return true;
@@ -182,7 +195,8 @@ static bool computes(const struct builder *b, const struct ats_split *split) {
     return false;
 }
 
-static bool fill_splits(struct builder *b) {
+static bool fill_splits(struct builder *b)
+{
     struct ats_graph_plan *plan = b->plan;
     const size_t n_nodes = b->description.graph.n_ops;
     plan->splits = calloc(b->schedule.n_splits + 1, sizeof(*plan->splits));
@@ -207,7 +221,8 @@ static bool fill_splits(struct builder *b) {
     return true;
 }
 
-static struct ats_plan_ranges *ranges_of(struct ats_graph_plan *plan, struct ats_buffer *buffer) {
+static struct ats_plan_ranges *ranges_of(struct ats_graph_plan *plan, struct ats_buffer *buffer)
+{
     for (size_t i = 0; i < plan->n_ranges; i++) {
         if (plan->ranges[i].buffer == buffer) {
             return &plan->ranges[i];
@@ -220,7 +235,8 @@ static struct ats_plan_ranges *ranges_of(struct ats_graph_plan *plan, struct ats
 
 /* The state after the graph. Memory is recycled, so the roots are taken in the order of
  * their last writing: a later one covers an earlier one. */
-static bool fill_final_state(struct builder *b) {
+static bool fill_final_state(struct builder *b)
+{
     struct ats_graph_plan *plan = b->plan;
     const size_t n_roots = b->description.graph.n_roots;
     const size_t n_ops = b->description.graph.n_ops;
@@ -247,8 +263,8 @@ static bool fill_final_state(struct builder *b) {
                 (struct ats_plan_record){.record = location->record, .valid = valid};
         } else if (location->buffer != NULL) {
             struct ats_plan_ranges *ranges = ranges_of(plan, location->buffer);
-            ok = ats_range_map_set(&ranges->map, location->begin,
-                                   location->begin + location->bytes, valid);
+            ok = ats_range_map_set(&ranges->map, location->begin, location->begin + location->bytes,
+                                   valid);
         }
     }
     free(written_by);
@@ -257,9 +273,10 @@ static bool fill_final_state(struct builder *b) {
 
 /* ---- building ---- */
 
-static bool fill_plan(struct builder *b) {
-    if (!ats_stand_ins_make(&b->description, b->cgraph, b->sides, &b->schedule,
-                            &b->plan->stand_ins, b->err)) {
+static bool fill_plan(struct builder *b)
+{
+    if (!ats_stand_ins_make(&b->description, b->cgraph, b->sides, &b->schedule, &b->plan->stand_ins,
+                            b->err)) {
         return false;
     }
     return (fill_externals(b) && fill_copies(b) && fill_splits(b) && fill_final_state(b)) ||
@@ -268,7 +285,8 @@ static bool fill_plan(struct builder *b) {
 
 /* Decides and takes memory. True with *moved set if making room moved weights out of
  * VRAM, so that the decisions are void and must be taken again. */
-static bool decide(struct builder *b, bool without_accel, bool *moved) {
+static bool decide(struct builder *b, bool without_accel, bool *moved)
+{
     struct ats_device *device = b->device;
     const uint64_t epoch = device->epoch;
     struct ats_error reason = {{0}};
@@ -303,7 +321,8 @@ static bool decide(struct builder *b, bool without_accel, bool *moved) {
     return ok || *moved;
 }
 
-static bool build(struct builder *b) {
+static bool build(struct builder *b)
+{
     enum { ATTEMPTS = 3 };
     bool moved = true;
     for (int attempt = 0; moved && attempt < ATTEMPTS; attempt++) {
@@ -325,7 +344,8 @@ static bool build(struct builder *b) {
     return bring_read_only(b) && fill_plan(b);
 }
 
-void ats_graph_plan_free(struct ats_graph_plan *plan) {
+void ats_graph_plan_free(struct ats_graph_plan *plan)
+{
     if (plan == NULL) {
         return;
     }
@@ -343,7 +363,8 @@ void ats_graph_plan_free(struct ats_graph_plan *plan) {
 }
 
 static struct ats_graph_plan *build_plan(struct ats_stream *stream,
-                                         const struct ggml_cgraph *cgraph, struct ats_error *err) {
+                                         const struct ggml_cgraph *cgraph, struct ats_error *err)
+{
     struct builder b = {.stream = stream,
                         .device = stream->device,
                         .cgraph = cgraph,
@@ -372,14 +393,16 @@ static struct ats_graph_plan *build_plan(struct ats_stream *stream,
 
 /* ---- the stream's memory of plans ---- */
 
-static void move_to_front(struct ats_stream *stream, size_t i) {
+static void move_to_front(struct ats_stream *stream, size_t i)
+{
     struct ats_graph_plan *plan = stream->plans[i];
     memmove(&stream->plans[1], &stream->plans[0], i * sizeof(struct ats_graph_plan *));
     stream->plans[0] = plan;
 }
 
 struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
-                                          const struct ggml_cgraph *cgraph, struct ats_error *err) {
+                                          const struct ggml_cgraph *cgraph, struct ats_error *err)
+{
     /* a graph without an identity may be another one at the same address */
     size_t i = ATS_PLAN_CACHE - 1;
     for (size_t k = 0; cgraph->uid != 0 && k < ATS_PLAN_CACHE; k++) {

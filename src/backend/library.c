@@ -10,28 +10,33 @@
 
 static struct ats_config config;
 
-static const char *reg_get_name(ggml_backend_reg_t reg) {
+static const char *reg_get_name(ggml_backend_reg_t reg)
+{
     (void)reg;
     return "ATS";
 }
 
-static size_t reg_get_device_count(ggml_backend_reg_t reg) {
+static size_t reg_get_device_count(ggml_backend_reg_t reg)
+{
     (void)reg;
     return ats_device_count();
 }
 
-static ggml_backend_dev_t reg_get_device(ggml_backend_reg_t reg, size_t index) {
+static ggml_backend_dev_t reg_get_device(ggml_backend_reg_t reg, size_t index)
+{
     (void)reg;
     return index < ats_device_count() ? &ats_device_at(index)->ggml : NULL;
 }
 
 /* The name of the accelerator behind an ATS device, for `ats devices`. */
-static const char *device_accelerator(ggml_backend_dev_t dev) {
+static const char *device_accelerator(ggml_backend_dev_t dev)
+{
     return ggml_backend_dev_name(ats_device_of(dev)->accel);
 }
 
 /* Function pointers travel as void pointers in this interface of ggml. */
-static void *reg_get_proc_address(ggml_backend_reg_t reg, const char *name) {
+static void *reg_get_proc_address(ggml_backend_reg_t reg, const char *name)
+{
     (void)reg;
     void *address = NULL;
     if (strcmp(name, "ggml_backend_set_n_threads") == 0) {
@@ -58,17 +63,18 @@ static struct ggml_backend_reg registry = {
         },
 };
 
-static bool start(const void *caller, struct ats_error *err) {
+static bool start(const void *caller, struct ats_error *err)
+{
     return ats_ggml_bind(caller, err) && ats_config_read(&config, err) &&
-           ats_emu_start(getenv("ATS_EMULATE"), err) &&
-           ats_devices_create(&config, &registry, err);
+           ats_emu_start(getenv("ATS_EMULATE"), err) && ats_devices_create(&config, &registry, err);
 }
 
 EXPORTED ggml_backend_reg_t ggml_backend_init(void);
 
 /* Called by ggml's registry, from whose module ggml's functions are taken. Without a
  * usable configuration there are no devices, and programs that ask for one say so. */
-ggml_backend_reg_t ggml_backend_init(void) {
+ggml_backend_reg_t ggml_backend_init(void)
+{
     static bool started;
     struct ats_error err = {{0}};
     if (started) {
@@ -84,7 +90,8 @@ ggml_backend_reg_t ggml_backend_init(void) {
         }
         ats_log_error("%s\n", err.text);
     } else if (ats_device_count() == 0) {
-        ats_log_info("no accelerator found, so no ATS device; ATS_EMULATE=emu-small emulates one\n");
+        ats_log_info(
+            "no accelerator found, so no ATS device; ATS_EMULATE=emu-small emulates one\n");
     }
     for (size_t i = 0; i < ats_device_count(); i++) {
         ats_log_info("%s is %s\n", ats_device_at(i)->name, ats_device_at(i)->description);

@@ -2,9 +2,11 @@
 
 #include "backend/residency.h"
 
-static bool still_works(struct ats_device *device) {
+static bool still_works(struct ats_device *device)
+{
     const size_t little = ggml_backend_buft_get_alignment(device->accel_buffer_type);
-    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(device->accel_buffer_type, little);
+    ggml_backend_buffer_t buffer =
+        ggml_backend_buft_alloc_buffer(device->accel_buffer_type, little);
     if (buffer == NULL) {
         return false;
     }
@@ -13,7 +15,8 @@ static bool still_works(struct ats_device *device) {
 }
 
 /* Leaves a record what it has in host memory. Returns whether its bytes are gone. */
-static bool give_up_record(struct ats_record *record) {
+static bool give_up_record(struct ats_record *record)
+{
     if (record->block == NULL) {
         return false;
     }
@@ -24,7 +27,8 @@ static bool give_up_record(struct ats_record *record) {
     return left == 0;
 }
 
-static void give_up(struct ats_device *device) {
+static void give_up(struct ats_device *device)
+{
     size_t gone = 0;
     for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
         for (size_t i = 0; i < buffer->n_records; i++) {
@@ -37,12 +41,14 @@ static void give_up(struct ats_device *device) {
     device->vram_budget = 0;
     device->budget_known = true;
     device->epoch++;
-    ats_log_error("%s: %s is lost; computing on the CPU from now on. %zu tensors were in its memory "
-                  "only: contexts and models that need them must be made anew\n",
-                  device->name, ggml_backend_dev_name(device->accel), gone);
+    ats_log_error(
+        "%s: %s is lost; computing on the CPU from now on. %zu tensors were in its memory "
+        "only: contexts and models that need them must be made anew\n",
+        device->name, ggml_backend_dev_name(device->accel), gone);
 }
 
-bool ats_device_check_loss(struct ats_device *device) {
+bool ats_device_check_loss(struct ats_device *device)
+{
     pthread_rwlock_wrlock(&device->lock);
     if (!device->accel_lost && !still_works(device)) {
         give_up(device);

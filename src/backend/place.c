@@ -17,7 +17,8 @@ struct batch {
     size_t n;
 };
 
-static bool batch_make(struct batch *batch, size_t capacity) {
+static bool batch_make(struct batch *batch, size_t capacity)
+{
     *batch = (struct batch){
         .records = calloc(capacity + 1, sizeof(struct ats_record *)),
         .units = calloc(capacity + 1, sizeof(*batch->units)),
@@ -26,27 +27,31 @@ static bool batch_make(struct batch *batch, size_t capacity) {
     return batch->records != NULL && batch->units != NULL && batch->where != NULL;
 }
 
-static void batch_free(struct batch *batch) {
+static void batch_free(struct batch *batch)
+{
     free(batch->records);
     free(batch->units);
     free(batch->where);
 }
 
-static bool is_weight(const struct ats_record *record) {
+static bool is_weight(const struct ats_record *record)
+{
     return record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
 /* What has no home yet: weights, and state (written by the graph, made by none of its
  * operators). Other records are inputs and results of a graph, and live where they are
  * used. */
-static bool wants_home(const struct ats_location *location) {
+static bool wants_home(const struct ats_location *location)
+{
     const struct ats_record *record = location->record;
     return record != NULL && record->home == 0 && !location->is_node &&
            location->first_use != SIZE_MAX && (is_weight(record) || location->written);
 }
 
 static void collect(const struct ats_device *device, const struct ats_description *d,
-                    struct batch *batch) {
+                    struct batch *batch)
+{
     for (size_t r = 0; r < d->graph.n_roots; r++) {
         const struct ats_location *location = &d->locations[r];
         if (!wants_home(location)) {
@@ -65,7 +70,8 @@ static void collect(const struct ats_device *device, const struct ats_descriptio
 
 /* ---- taking VRAM ---- */
 
-static bool same_block(const struct ats_unit *a, const struct ats_unit *b) {
+static bool same_block(const struct ats_unit *a, const struct ats_unit *b)
+{
     return a->kind == b->kind && ats_layer_of(a->name) == ats_layer_of(b->name) &&
            ats_is_expert_weight(a->name) == ats_is_expert_weight(b->name);
 }
@@ -73,7 +79,8 @@ static bool same_block(const struct ats_unit *a, const struct ats_unit *b) {
 /* Takes VRAM for the run of units of one layer that starts at `first`; returns the index
  * behind it. Units that the accelerator refuses stay in host memory. */
 static size_t take_run(struct ats_device *device, struct batch *batch, size_t first,
-                       struct ats_record **run) {
+                       struct ats_record **run)
+{
     size_t n = 0;
     size_t last = first;
     while (last < batch->n && same_block(&batch->units[first], &batch->units[last])) {
@@ -93,13 +100,15 @@ static size_t take_run(struct ats_device *device, struct batch *batch, size_t fi
     return last;
 }
 
-static double seconds_now(void) {
+static double seconds_now(void)
+{
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static bool upload(struct ats_stream *stream, const struct batch *batch, struct ats_error *err) {
+static bool upload(struct ats_stream *stream, const struct batch *batch, struct ats_error *err)
+{
     enum { REPORT_EVERY_S = 2 };
     size_t total = 0;
     for (size_t i = 0; i < batch->n; i++) {
@@ -128,7 +137,8 @@ static bool upload(struct ats_stream *stream, const struct batch *batch, struct 
     return true;
 }
 
-static void settle_homes(const struct batch *batch) {
+static void settle_homes(const struct batch *batch)
+{
     static const ats_side_set homes[] = {
         [ATS_WHERE_HOST] = ATS_ON(ATS_HOST),
         [ATS_WHERE_VRAM] = ATS_ON(ATS_ACCEL),
@@ -144,7 +154,8 @@ static void settle_homes(const struct batch *batch) {
 
 /* ---- telling ---- */
 
-static void log_summary(const struct ats_device *device, const struct batch *batch) {
+static void log_summary(const struct ats_device *device, const struct batch *batch)
+{
     size_t n[2][2] = {{0}};
     size_t bytes[2][2] = {{0}};
     for (size_t i = 0; i < batch->n; i++) {
@@ -164,7 +175,8 @@ static void log_summary(const struct ats_device *device, const struct batch *bat
                  ats_format_bytes(device->vram_budget, text[4], sizeof(text[4])));
 }
 
-static enum ats_where where_of(const struct ats_record *record) {
+static enum ats_where where_of(const struct ats_record *record)
+{
     if (record->home == ATS_ON_BOTH) {
         return ATS_WHERE_BOTH;
     }
@@ -172,7 +184,8 @@ static enum ats_where where_of(const struct ats_record *record) {
 }
 
 /* All records of the device that have a home, not only those placed just now. */
-static bool collect_placed(const struct ats_device *device, struct batch *batch) {
+static bool collect_placed(const struct ats_device *device, struct batch *batch)
+{
     size_t n = 0;
     for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
         n += b->n_records;
@@ -196,7 +209,8 @@ static bool collect_placed(const struct ats_device *device, struct batch *batch)
     return true;
 }
 
-static bool write_file(const char *path, const struct batch *batch) {
+static bool write_file(const char *path, const struct batch *batch)
+{
     char temporary[4096];
     snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", path, (long)getpid());
     FILE *out = fopen(temporary, "w");
@@ -215,7 +229,8 @@ static bool write_file(const char *path, const struct batch *batch) {
 }
 
 /* Writes the plan for ATS_PLAN_OUT; with several devices, each to its own file. */
-static void write_plan(const struct ats_device *device) {
+static void write_plan(const struct ats_device *device)
+{
     if (device->config->plan_out == NULL) {
         return;
     }
@@ -231,7 +246,8 @@ static void write_plan(const struct ats_device *device) {
 }
 
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
-                   struct ats_error *err) {
+                   struct ats_error *err)
+{
     struct ats_device *device = stream->device;
     struct batch batch;
     struct ats_record **run = calloc(description->graph.n_roots + 1, sizeof(struct ats_record *));

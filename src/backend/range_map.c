@@ -3,12 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void ats_range_map_free(struct ats_range_map *map) {
+void ats_range_map_free(struct ats_range_map *map)
+{
     free(map->ranges);
     *map = (struct ats_range_map){0};
 }
 
-bool ats_range_map_reserve(struct ats_range_map *map, size_t n) {
+bool ats_range_map_reserve(struct ats_range_map *map, size_t n)
+{
     if (n <= map->capacity) {
         return true;
     }
@@ -23,7 +25,8 @@ bool ats_range_map_reserve(struct ats_range_map *map, size_t n) {
 }
 
 /* Index of the first entry that ends behind `offset`. */
-static size_t first_ending_behind(const struct ats_range_map *map, size_t offset) {
+static size_t first_ending_behind(const struct ats_range_map *map, size_t offset)
+{
     size_t low = 0;
     size_t high = map->n_ranges;
     while (low < high) {
@@ -37,14 +40,16 @@ static size_t first_ending_behind(const struct ats_range_map *map, size_t offset
     return low;
 }
 
-ats_side_set ats_range_map_at(const struct ats_range_map *map, size_t offset) {
+ats_side_set ats_range_map_at(const struct ats_range_map *map, size_t offset)
+{
     const size_t i = first_ending_behind(map, offset);
     return i < map->n_ranges && map->ranges[i].begin <= offset ? map->ranges[i].valid
                                                                : ATS_ON(ATS_HOST);
 }
 
 bool ats_range_map_touches(const struct ats_range_map *map, size_t begin, size_t end,
-                           enum ats_side side) {
+                           enum ats_side side)
+{
     for (size_t i = first_ending_behind(map, begin);
          i < map->n_ranges && map->ranges[i].begin < end; i++) {
         if ((map->ranges[i].valid & ATS_ON(side)) != 0) {
@@ -54,7 +59,8 @@ bool ats_range_map_touches(const struct ats_range_map *map, size_t begin, size_t
     return false;
 }
 
-bool ats_range_map_set(struct ats_range_map *map, size_t begin, size_t end, ats_side_set valid) {
+bool ats_range_map_set(struct ats_range_map *map, size_t begin, size_t end, ats_side_set valid)
+{
     if (begin >= end) {
         return true;
     }
@@ -89,14 +95,16 @@ bool ats_range_map_set(struct ats_range_map *map, size_t begin, size_t end, ats_
     return true;
 }
 
-static void emit(struct ats_range_map *out, size_t begin, size_t end, ats_side_set valid) {
+static void emit(struct ats_range_map *out, size_t begin, size_t end, ats_side_set valid)
+{
     if (begin < end) {
         out->ranges[out->n_ranges++] = (struct ats_range){begin, end, valid};
     }
 }
 
 bool ats_range_map_overlay(struct ats_range_map *map, const struct ats_range *over, size_t n,
-                           struct ats_range_map *scratch) {
+                           struct ats_range_map *scratch)
+{
     /* each new range can cut one old entry in two */
     if (!ats_range_map_reserve(scratch, map->n_ranges + 2 * n)) {
         return false;

@@ -8,22 +8,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static size_t round_up(size_t n, size_t alignment) {
+static size_t round_up(size_t n, size_t alignment)
+{
     return (n + alignment - 1) / alignment * alignment;
 }
 
-size_t ats_vram_bytes(const struct ats_device *device, const struct ggml_tensor *tensor) {
+size_t ats_vram_bytes(const struct ats_device *device, const struct ggml_tensor *tensor)
+{
     const size_t bytes = ggml_backend_buft_get_alloc_size(device->accel_buffer_type, tensor);
     return round_up(bytes, ggml_backend_buft_get_alignment(device->accel_buffer_type));
 }
 
-bool ats_accel_failed(ggml_backend_t accel, struct ats_error *err) {
+bool ats_accel_failed(ggml_backend_t accel, struct ats_error *err)
+{
     bool (*take_error)(ggml_backend_t, char *, size_t);
     return ats_backend_proc(accel, "ats_backend_take_error", &take_error) &&
            take_error(accel, err->text, sizeof(err->text));
 }
 
-void ats_device_drain(struct ats_device *device) {
+void ats_device_drain(struct ats_device *device)
+{
     for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
         ggml_backend_synchronize(stream->accel);
     }
@@ -32,7 +36,8 @@ void ats_device_drain(struct ats_device *device) {
 /* ---- taking and giving back ---- */
 
 static ggml_backend_buffer_t take_buffer(struct ats_device *device, size_t size,
-                                         struct ats_error *err) {
+                                         struct ats_error *err)
+{
     ats_device_settle_budget(device);
     char text[32];
     if (size > device->vram_budget - device->vram_used) {
@@ -50,7 +55,8 @@ static ggml_backend_buffer_t take_buffer(struct ats_device *device, size_t size,
     return buffer;
 }
 
-static void settle_record(struct ats_record *record, struct ats_vram_block *block) {
+static void settle_record(struct ats_record *record, struct ats_vram_block *block)
+{
     record->accel = record->as_made;
     record->accel.op = GGML_OP_NONE;
     record->accel.flags = 0;
@@ -68,13 +74,14 @@ static void settle_record(struct ats_record *record, struct ats_vram_block *bloc
 
 /* Takes one block for records[first .. last). */
 static bool take_block(struct ats_device *device, struct ats_record **records, size_t first,
-                       size_t last, struct ats_error *err) {
+                       size_t last, struct ats_error *err)
+{
     size_t size = 0;
     bool all_weights = true;
     for (size_t i = first; i < last; i++) {
         size += ats_vram_bytes(device, &records[i]->as_made);
-        all_weights = all_weights && records[i]->buffer->ggml->usage ==
-                                         GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        all_weights =
+            all_weights && records[i]->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
     }
     struct ats_vram_block *block = calloc(1, sizeof(*block));
     if (block == NULL) {
@@ -97,7 +104,8 @@ static bool take_block(struct ats_device *device, struct ats_record **records, s
 }
 
 bool ats_vram_take(struct ats_device *device, struct ats_record **records, size_t n,
-                   struct ats_error *err) {
+                   struct ats_error *err)
+{
     const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
     size_t first = 0;
     while (first < n) {
@@ -122,7 +130,8 @@ bool ats_vram_take(struct ats_device *device, struct ats_record **records, size_
     return true;
 }
 
-void ats_vram_release(struct ats_record *record) {
+void ats_vram_release(struct ats_record *record)
+{
     struct ats_vram_block *block = record->block;
     if (block == NULL) {
         return;
@@ -137,7 +146,8 @@ void ats_vram_release(struct ats_record *record) {
     }
 }
 
-bool ats_mirror_take(struct ats_buffer *buffer, struct ats_error *err) {
+bool ats_mirror_take(struct ats_buffer *buffer, struct ats_error *err)
+{
     if (buffer->mirror != NULL) {
         return true;
     }
@@ -155,7 +165,8 @@ bool ats_mirror_take(struct ats_buffer *buffer, struct ats_error *err) {
     return true;
 }
 
-void ats_mirror_release(struct ats_buffer *buffer) {
+void ats_mirror_release(struct ats_buffer *buffer)
+{
     if (buffer->mirror != NULL) {
         ggml_backend_buffer_free(buffer->mirror);
         buffer->device->vram_used -= buffer->size;
@@ -167,7 +178,8 @@ void ats_mirror_release(struct ats_buffer *buffer) {
 /* ---- moving bytes ---- */
 
 bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backend_t accel,
-                      struct ats_error *err) {
+                      struct ats_error *err)
+{
     struct ats_device *device = record->buffer->device;
     if ((record->valid & ATS_ON(side)) != 0) {
         return true;
@@ -193,7 +205,8 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
     return true;
 }
 
-void ats_record_drop_host(struct ats_record *record) {
+void ats_record_drop_host(struct ats_record *record)
+{
     struct ats_buffer *buffer = record->buffer;
     if (!buffer->owns_memory || (record->valid & ATS_ON(ATS_ACCEL)) == 0) {
         return;
@@ -210,7 +223,8 @@ void ats_record_drop_host(struct ats_record *record) {
 
 /* ---- making room ---- */
 
-static bool demote(struct ats_record *record) {
+static bool demote(struct ats_record *record)
+{
     if ((record->valid & ATS_ON(ATS_HOST)) == 0) {
         ggml_backend_tensor_get(&record->accel, ats_record_host(record), 0, record->bytes);
     }
@@ -219,7 +233,8 @@ static bool demote(struct ats_record *record) {
     return true;
 }
 
-bool ats_residency_make_room(struct ats_device *device, size_t bytes, struct ats_error *err) {
+bool ats_residency_make_room(struct ats_device *device, size_t bytes, struct ats_error *err)
+{
     if (bytes <= device->vram_budget - device->vram_used) {
         return true;
     }

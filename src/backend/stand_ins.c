@@ -4,14 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-ggml_backend_buffer_t ats_accel_buffer(const struct ats_location *location) {
+ggml_backend_buffer_t ats_accel_buffer(const struct ats_location *location)
+{
     if (location->record != NULL) {
         return location->record->block != NULL ? location->record->block->buffer : NULL;
     }
     return location->buffer != NULL ? location->buffer->mirror : NULL;
 }
 
-void *ats_accel_address(const struct ats_location *location, const void *data) {
+void *ats_accel_address(const struct ats_location *location, const void *data)
+{
     const size_t offset = (size_t)((const char *)data - location->buffer->base);
     if (location->record != NULL) {
         return (char *)location->record->accel.data + (offset - location->begin);
@@ -20,7 +22,8 @@ void *ats_accel_address(const struct ats_location *location, const void *data) {
 }
 
 struct ggml_cgraph ats_graph_slice(const struct ggml_cgraph *graph, struct ggml_tensor **nodes,
-                                   size_t first, size_t n) {
+                                   size_t first, size_t n)
+{
     /* ggml counts its graph identities from 1; ours come from the other end */
     static atomic_ullong next_uid = UINT64_C(1) << 63;
     return (struct ggml_cgraph){
@@ -42,12 +45,14 @@ struct maker {
 };
 
 /* A tensor without elements, in place of what the accelerator does not see. */
-static struct ggml_tensor *blank(const struct maker *m) {
+static struct ggml_tensor *blank(const struct maker *m)
+{
     return &m->out->tensors[0];
 }
 
 /* A weight's lasting stand-in serves if the graph sees the tensor as it was made. */
-static bool is_lasting(const struct ats_location *location, const struct ggml_tensor *tensor) {
+static bool is_lasting(const struct ats_location *location, const struct ggml_tensor *tensor)
+{
     const struct ggml_tensor *lasting = &location->record->accel;
     return tensor->op == GGML_OP_NONE && tensor->view_src == NULL &&
            tensor->type == lasting->type &&
@@ -57,7 +62,8 @@ static bool is_lasting(const struct ats_location *location, const struct ggml_te
 
 static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor *tensor);
 
-static bool init_stand_in(struct maker *m, struct ggml_tensor *copy) {
+static bool init_stand_in(struct maker *m, struct ggml_tensor *copy)
+{
     if (copy->buffer == NULL || copy->buffer->iface.init_tensor == NULL ||
         copy->buffer->iface.init_tensor(copy->buffer, copy) == GGML_STATUS_SUCCESS) {
         return true;
@@ -67,12 +73,14 @@ static bool init_stand_in(struct maker *m, struct ggml_tensor *copy) {
 
 /* Whether the accelerator runs this tensor's operator in this graph. To it, all else
  * is data. */
-static bool runs_here(const struct maker *m, const struct ats_tensor_entry *entry) {
+static bool runs_here(const struct maker *m, const struct ats_tensor_entry *entry)
+{
     return entry->node >= 0 && m->sides[entry->node] == ATS_ACCEL;
 }
 
 static bool fill_sources(struct maker *m, const struct ggml_tensor *tensor,
-                         struct ggml_tensor *copy) {
+                         struct ggml_tensor *copy)
+{
     const bool empty = ats_op_is_empty(tensor);
     for (int s = 0; s < GGML_MAX_SRC && tensor->src[s] != NULL; s++) {
         copy->src[s] = stand_in_of(m, tensor->src[s]);
@@ -90,7 +98,8 @@ static bool fill_sources(struct maker *m, const struct ggml_tensor *tensor,
 /* Fills `copy`, which is already the entry's stand-in, so that a tensor that is its
  * own source (ggml_cpy's result) ends the recursion. */
 static bool fill_stand_in(struct maker *m, const struct ats_tensor_entry *entry,
-                          struct ggml_tensor *copy) {
+                          struct ggml_tensor *copy)
+{
     const struct ggml_tensor *tensor = entry->tensor;
     *copy = *tensor;
     copy->extra = NULL;
@@ -119,7 +128,8 @@ static bool fill_stand_in(struct maker *m, const struct ats_tensor_entry *entry,
 
 /* The stand-in of a tensor of the graph; the blank one if it has no place on the
  * accelerator (then only views that nothing reads there refer to it). NULL: error. */
-static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor *tensor) {
+static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor *tensor)
+{
     struct ats_tensor_entry *entry = ats_description_find(m->description, tensor);
     if (entry->stand_in != NULL) {
         return entry->stand_in;
@@ -140,7 +150,8 @@ static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor
 
 /* ---- the graph of stand-ins ---- */
 
-static bool make_hash_set(struct ggml_cgraph *graph, size_t n) {
+static bool make_hash_set(struct ggml_cgraph *graph, size_t n)
+{
     const size_t size = 2 * n + 1;
     graph->visited_hash_set = (struct ggml_hash_set){
         .size = size,
@@ -154,19 +165,20 @@ static bool make_hash_set(struct ggml_cgraph *graph, size_t n) {
 
 /* Uses of `tensor` as the whole graph of llama.cpp counts them, or -1 if the graph does
  * not know the tensor. */
-static int32_t uses_in(const struct ggml_cgraph *cgraph, const struct ggml_tensor *tensor) {
+static int32_t uses_in(const struct ggml_cgraph *cgraph, const struct ggml_tensor *tensor)
+{
     const struct ggml_hash_set *set = &cgraph->visited_hash_set;
     if (set->size == 0 || set->keys == NULL || cgraph->use_counts == NULL) {
         return -1;
     }
     const size_t slot = ggml_hash_find(set, tensor);
-    return slot != GGML_HASHSET_FULL && ggml_bitset_get(set->used, slot)
-               ? cgraph->use_counts[slot]
-               : -1;
+    return slot != GGML_HASHSET_FULL && ggml_bitset_get(set->used, slot) ? cgraph->use_counts[slot]
+                                                                         : -1;
 }
 
 /* Uses of `tensor` by the nodes of `cgraph` alone: for graphs that come without counts. */
-static int32_t uses_here(const struct ggml_cgraph *cgraph, const struct ggml_tensor *tensor) {
+static int32_t uses_here(const struct ggml_cgraph *cgraph, const struct ggml_tensor *tensor)
+{
     int32_t uses = 0;
     for (int i = 0; i < cgraph->n_nodes; i++) {
         for (int s = 0; s < GGML_MAX_SRC && cgraph->nodes[i]->src[s] != NULL; s++) {
@@ -177,7 +189,8 @@ static int32_t uses_here(const struct ggml_cgraph *cgraph, const struct ggml_ten
 }
 
 static void count_uses(struct ats_description *d, const struct ggml_cgraph *cgraph,
-                       struct ggml_cgraph *graph) {
+                       struct ggml_cgraph *graph)
+{
     struct ggml_hash_set *set = &graph->visited_hash_set;
     for (size_t e = 0; e < d->n_entries; e++) {
         const struct ats_tensor_entry *entry = &d->entries[e];
@@ -193,7 +206,8 @@ static void count_uses(struct ats_description *d, const struct ggml_cgraph *cgra
 }
 
 /* What leaves the accelerator must exist in memory: keep it from being fused away. */
-static void mark_outputs(struct ats_description *d, const struct ats_schedule *schedule) {
+static void mark_outputs(struct ats_description *d, const struct ats_schedule *schedule)
+{
     for (size_t e = 0; e < d->n_entries; e++) {
         const struct ats_tensor_entry *entry = &d->entries[e];
         if (entry->stand_in != NULL && entry->root != ATS_NO_ROOT &&
@@ -206,7 +220,8 @@ static void mark_outputs(struct ats_description *d, const struct ats_schedule *s
 
 bool ats_stand_ins_make(struct ats_description *description, const struct ggml_cgraph *cgraph,
                         const enum ats_side *sides, const struct ats_schedule *schedule,
-                        struct ats_stand_ins *out, struct ats_error *err) {
+                        struct ats_stand_ins *out, struct ats_error *err)
+{
     const size_t n_nodes = (size_t)cgraph->n_nodes;
     *out = (struct ats_stand_ins){
         .tensors = calloc(description->n_entries + 1, sizeof(*out->tensors)),
@@ -235,7 +250,8 @@ bool ats_stand_ins_make(struct ats_description *description, const struct ggml_c
     return true;
 }
 
-void ats_stand_ins_free(struct ats_stand_ins *stand_ins) {
+void ats_stand_ins_free(struct ats_stand_ins *stand_ins)
+{
     free(stand_ins->tensors);
     free(stand_ins->nodes);
     free(stand_ins->graph.visited_hash_set.used);

@@ -13,13 +13,15 @@ struct tally {
     json_int_t bytes;
 };
 
-static bool is_weight(const struct ats_record *record) {
+static bool is_weight(const struct ats_record *record)
+{
     return record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
 /* What lives in VRAM and what in host memory, by the homes of the records. */
 static void count(struct ats_device *device, struct tally weights[ATS_SIDES],
-                  struct tally state[ATS_SIDES]) {
+                  struct tally state[ATS_SIDES])
+{
     pthread_rwlock_rdlock(&device->lock);
     for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
         for (size_t i = 0; i < b->n_records; i++) {
@@ -36,30 +38,32 @@ static void count(struct ats_device *device, struct tally weights[ATS_SIDES],
     pthread_rwlock_unlock(&device->lock);
 }
 
-static json_int_t number(atomic_ullong *counter) {
+static json_int_t number(atomic_ullong *counter)
+{
     return (json_int_t)atomic_load(counter);
 }
 
-static json_t *describe_device(struct ats_device *device) {
+static json_t *describe_device(struct ats_device *device)
+{
     struct tally weights[ATS_SIDES] = {{0}};
     struct tally state[ATS_SIDES] = {{0}};
     count(device, weights, state);
     struct ats_device_counters *c = &device->counters;
-    return json_pack("{s:s, s:s, s:I, s:I, s:{s:{s:I,s:I}, s:{s:I,s:I}}, s:{s:I, s:I}, s:I, s:I, "
-                     "s:I, s:I, s:I, s:I}",
-                     "name", device->name, "accelerator", ggml_backend_dev_name(device->accel),
-                     "budget_bytes", (json_int_t)device->vram_budget, "used_bytes",
-                     (json_int_t)device->vram_used, "weights", "vram", "tensors",
-                     weights[ATS_ACCEL].tensors, "bytes", weights[ATS_ACCEL].bytes, "host",
-                     "tensors", weights[ATS_HOST].tensors, "bytes", weights[ATS_HOST].bytes, "kv",
-                     "vram_bytes", state[ATS_ACCEL].bytes, "host_bytes", state[ATS_HOST].bytes,
-                     "graphs", number(&c->graphs), "plans_built", number(&c->plans_built), "splits",
-                     number(&c->splits), "last_splits", number(&c->last_splits),
-                     "copied_to_accel_bytes", number(&c->copied_to_accel_bytes),
-                     "copied_to_host_bytes", number(&c->copied_to_host_bytes));
+    return json_pack(
+        "{s:s, s:s, s:I, s:I, s:{s:{s:I,s:I}, s:{s:I,s:I}}, s:{s:I, s:I}, s:I, s:I, "
+        "s:I, s:I, s:I, s:I}",
+        "name", device->name, "accelerator", ggml_backend_dev_name(device->accel), "budget_bytes",
+        (json_int_t)device->vram_budget, "used_bytes", (json_int_t)device->vram_used, "weights",
+        "vram", "tensors", weights[ATS_ACCEL].tensors, "bytes", weights[ATS_ACCEL].bytes, "host",
+        "tensors", weights[ATS_HOST].tensors, "bytes", weights[ATS_HOST].bytes, "kv", "vram_bytes",
+        state[ATS_ACCEL].bytes, "host_bytes", state[ATS_HOST].bytes, "graphs", number(&c->graphs),
+        "plans_built", number(&c->plans_built), "splits", number(&c->splits), "last_splits",
+        number(&c->last_splits), "copied_to_accel_bytes", number(&c->copied_to_accel_bytes),
+        "copied_to_host_bytes", number(&c->copied_to_host_bytes));
 }
 
-void ats_stats_write(const struct ats_config *config) {
+void ats_stats_write(const struct ats_config *config)
+{
     if (config->stats == NULL) {
         return;
     }

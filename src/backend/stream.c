@@ -8,7 +8,8 @@
 
 /* ---- functions that llama.cpp looks up by name ---- */
 
-void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads) {
+void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads)
+{
     struct ats_stream *stream = backend->context;
     ats_cpu_side_set_n_threads(&stream->cpu, n_threads);
     ggml_backend_set_n_threads_t set_n_threads;
@@ -17,15 +18,16 @@ void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads) {
     }
 }
 
-static void set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data) {
+static void set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data)
+{
     ggml_backend_set_abort_callback_t set_callback;
     if (ats_backend_proc(backend, "ggml_backend_set_abort_callback", &set_callback)) {
         set_callback(backend, callback, data);
     }
 }
 
-void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback,
-                                   void *data) {
+void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data)
+{
     struct ats_stream *stream = backend->context;
     stream->abort_callback = callback;
     stream->abort_data = data;
@@ -35,14 +37,16 @@ void ats_stream_set_abort_callback(ggml_backend_t backend, ggml_abort_callback c
 
 /* ---- ggml's backend interface ---- */
 
-static const char *stream_get_name(ggml_backend_t backend) {
+static const char *stream_get_name(ggml_backend_t backend)
+{
     const struct ats_stream *stream = backend->context;
     return stream->device->name;
 }
 
 /* The lock keeps others from draining this stream meanwhile: a ggml backend is used by one
  * thread at a time. */
-static void stream_synchronize(ggml_backend_t backend) {
+static void stream_synchronize(ggml_backend_t backend)
+{
     struct ats_stream *stream = backend->context;
     pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_synchronize(stream->accel);
@@ -50,7 +54,8 @@ static void stream_synchronize(ggml_backend_t backend) {
     pthread_rwlock_unlock(&stream->device->lock);
 }
 
-static void stream_free(ggml_backend_t backend) {
+static void stream_free(ggml_backend_t backend)
+{
     struct ats_stream *stream = backend->context;
     struct ats_device *device = stream->device;
     stream_synchronize(backend);
@@ -74,14 +79,16 @@ static void stream_free(ggml_backend_t backend) {
 }
 
 static void stream_set_tensor_async(ggml_backend_t backend, struct ggml_tensor *tensor,
-                                    const void *data, size_t offset, size_t size) {
+                                    const void *data, size_t offset, size_t size)
+{
     /* work in flight may still read the bytes that are about to change */
     stream_synchronize(backend);
     ggml_backend_tensor_set(tensor, data, offset, size);
 }
 
 static void stream_get_tensor_async(ggml_backend_t backend, const struct ggml_tensor *tensor,
-                                    void *data, size_t offset, size_t size) {
+                                    void *data, size_t offset, size_t size)
+{
     struct ats_stream *stream = backend->context;
     pthread_rwlock_rdlock(&stream->device->lock);
     ats_buffer_read(tensor, data, offset, size, stream->accel);
@@ -89,7 +96,8 @@ static void stream_get_tensor_async(ggml_backend_t backend, const struct ggml_te
     pthread_rwlock_unlock(&stream->device->lock);
 }
 
-static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml_cgraph *cgraph) {
+static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml_cgraph *cgraph)
+{
     struct ats_stream *stream = backend->context;
     struct ats_device *device = stream->device;
     struct ats_error err = {{0}};
@@ -117,14 +125,16 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     return status;
 }
 
-static void stream_event_record(ggml_backend_t backend, ggml_backend_event_t event) {
+static void stream_event_record(ggml_backend_t backend, ggml_backend_event_t event)
+{
     const struct ats_stream *stream = backend->context;
     pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_event_record(event->context, stream->accel);
     pthread_rwlock_unlock(&stream->device->lock);
 }
 
-static void stream_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+static void stream_event_wait(ggml_backend_t backend, ggml_backend_event_t event)
+{
     (void)backend;
     /* the CPU side has no queue that could wait, so the caller waits for it */
     ggml_backend_event_synchronize(event->context);
@@ -133,7 +143,8 @@ static void stream_event_wait(ggml_backend_t backend, ggml_backend_event_t event
 /* Lets the accelerator order the nodes as it likes before memory is given out. Any order
  * it may choose is a valid one for the CPU as well. */
 static void stream_graph_optimize(ggml_backend_t backend, struct ggml_cgraph *cgraph,
-                                  struct ggml_backend_graph_optimize_params *params) {
+                                  struct ggml_backend_graph_optimize_params *params)
+{
     const struct ats_stream *stream = backend->context;
     if (stream->accel->iface.graph_optimize != NULL &&
         stream->device->config->rule.kind != ATS_RULE_HOST) {
@@ -153,7 +164,8 @@ static const struct ggml_backend_i stream_interface = {
     .graph_optimize = stream_graph_optimize,
 };
 
-static ggml_guid_t stream_guid(void) {
+static ggml_guid_t stream_guid(void)
+{
     static ggml_guid guid = {0x61, 0x74, 0x73, 0x2d, 0x67, 0x67, 0x6d, 0x6c,
                              0x9f, 0x1e, 0x40, 0xb2, 0x83, 0xd5, 0x07, 0x5a};
     return &guid;
@@ -161,7 +173,8 @@ static ggml_guid_t stream_guid(void) {
 
 /* An instance of the accelerator. In place of a lost one, an instance of the CPU that gets
  * nothing to do. */
-static ggml_backend_t start_accel(struct ats_device *device) {
+static ggml_backend_t start_accel(struct ats_device *device)
+{
     ggml_backend_t accel = NULL;
     if (!device->accel_lost) {
         accel = ggml_backend_dev_init(device->accel, NULL);
@@ -172,7 +185,8 @@ static ggml_backend_t start_accel(struct ats_device *device) {
     return accel;
 }
 
-ggml_backend_t ats_stream_create(struct ats_device *device) {
+ggml_backend_t ats_stream_create(struct ats_device *device)
+{
     struct ats_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL) {
         return NULL;

@@ -23,7 +23,7 @@ struct ats_stream {
     struct ats_device *device;
     ggml_backend_t accel;
     struct ats_cpu_side cpu;
-    bool in_flight; /* the accelerator may still compute; the CPU side never does */
+    bool in_flight;      /* the accelerator may still compute; the CPU side never does */
     bool reports_errors; /* the accelerator can tell of failures (an emulated one can) */
     ggml_abort_callback abort_callback;
     void *abort_data;

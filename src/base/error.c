@@ -3,7 +3,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-bool ats_fail(struct ats_error *err, const char *format, ...) {
+bool ats_fail(struct ats_error *err, const char *format, ...)
+{
     if (err != NULL) {
         va_list args;
         va_start(args, format);

@@ -14,7 +14,6 @@ struct ats_error {
 
 /* Formats the message (cut at the size of the buffer) and returns false, so
  * that callers can write `return ats_fail(err, ...)`. `err` may be NULL. */
-bool ats_fail(struct ats_error *err, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+bool ats_fail(struct ats_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

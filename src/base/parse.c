@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* The power of two that a unit stands for, or -1 if it is none. */
-static int unit_shift(const char *unit) {
+static int unit_shift(const char *unit)
+{
     static const char letters[] = "KMGT";
     if (unit[0] == '\0' || strcmp(unit, "B") == 0) {
         return 0;
@@ -24,7 +25,8 @@ static int unit_shift(const char *unit) {
     return 10 * (int)(letter - letters + 1);
 }
 
-bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err) {
+bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err)
+{
     if (!isdigit((unsigned char)text[0])) {
         return ats_fail(err, "'%s' is not a size; write e.g. 6G, 512M or a number of bytes", text);
     }
@@ -44,7 +46,8 @@ bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err) {
     return true;
 }
 
-bool ats_parse_u64(const char *text, uint64_t max, uint64_t *value, struct ats_error *err) {
+bool ats_parse_u64(const char *text, uint64_t max, uint64_t *value, struct ats_error *err)
+{
     if (!isdigit((unsigned char)text[0])) {
         return ats_fail(err, "'%s' is not a whole number", text);
     }
@@ -63,7 +66,8 @@ bool ats_parse_u64(const char *text, uint64_t max, uint64_t *value, struct ats_e
     return true;
 }
 
-const char *ats_format_bytes(size_t bytes, char *text, size_t text_size) {
+const char *ats_format_bytes(size_t bytes, char *text, size_t text_size)
+{
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;
     size_t unit = 0;

@@ -12,7 +12,8 @@ struct ats_rng {
     uint64_t state;
 };
 
-static inline uint64_t ats_rng_next(struct ats_rng *rng) {
+static inline uint64_t ats_rng_next(struct ats_rng *rng)
+{
     uint64_t z = (rng->state += UINT64_C(0x9E3779B97F4A7C15));
     z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
@@ -20,7 +21,8 @@ static inline uint64_t ats_rng_next(struct ats_rng *rng) {
 }
 
 /* Uniform in [0, n); n > 0. The bias of the modulo is below n / 2^64. */
-static inline uint64_t ats_rng_below(struct ats_rng *rng, uint64_t n) {
+static inline uint64_t ats_rng_below(struct ats_rng *rng, uint64_t n)
+{
     return ats_rng_next(rng) % n;
 }
 

@@ -12,7 +12,8 @@
 
 struct ats_ggml_functions ats_ggml;
 
-static bool look_up(void *module, const char *name, void *slot, struct ats_error *err) {
+static bool look_up(void *module, const char *name, void *slot, struct ats_error *err)
+{
     void *address = dlsym(module, name);
     if (address == NULL) {
         return ats_fail(err,
@@ -27,7 +28,8 @@ static bool look_up(void *module, const char *name, void *slot, struct ats_error
 
 /* The loaded module that holds `caller`, or the global scope if it has no
  * handle of its own (a program that contains ggml). */
-static void *module_of(const void *caller) {
+static void *module_of(const void *caller)
+{
     Dl_info info;
     if (dladdr(caller, &info) != 0 && info.dli_fname != NULL) {
         void *module = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
@@ -38,7 +40,8 @@ static void *module_of(const void *caller) {
     return dlopen(NULL, RTLD_LAZY);
 }
 
-bool ats_ggml_bind(const void *caller, struct ats_error *err) {
+bool ats_ggml_bind(const void *caller, struct ats_error *err)
+{
     if (ats_ggml.fn_ggml_version != NULL) {
         return true;
     }
@@ -47,9 +50,9 @@ bool ats_ggml_bind(const void *caller, struct ats_error *err) {
         return ats_fail(err, "cannot find the ggml that loaded this library: %s", dlerror());
     }
     struct ats_ggml_functions found;
-#define LOOK_UP(f)                                      \
-    if (!look_up(module, #f, &found.fn_##f, err)) {     \
-        return false;                                   \
+#define LOOK_UP(f)                                                                                 \
+    if (!look_up(module, #f, &found.fn_##f, err)) {                                                \
+        return false;                                                                              \
     }
     ATS_GGML_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP

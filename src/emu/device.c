@@ -6,9 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The binding's name for the function is also that of the enum, which is what this file needs. */
-#undef ggml_backend_dev_type
-
 /* From this batch on it pays to send an operator to the device though its
  * weights are on the host: the default of ggml's GPU backends. */
 static const int64_t OFFLOAD_MIN_BATCH = 32;

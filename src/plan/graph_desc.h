@@ -17,9 +17,9 @@ enum { ATS_NO_ROOT = -1 };
 struct ats_op {
     uint32_t first_read; /* its reads are graph->reads[first_read .. first_read + n_reads) */
     uint32_t n_reads;
-    int32_t write;          /* root it writes, or ATS_NO_ROOT for one that computes nothing */
-    bool partial_write;     /* writes a part of that root; the rest must be there */
-    ats_side_set supported; /* sides that can compute it; never empty */
+    int32_t write;            /* root it writes, or ATS_NO_ROOT for one that computes nothing */
+    bool partial_write;       /* writes a part of that root; the rest must be there */
+    ats_side_set supported;   /* sides that can compute it; never empty */
     float cost_us[ATS_SIDES]; /* estimated time on each side */
 };
 

@@ -21,7 +21,8 @@ enum part {
     PART_EXPERTS,
 };
 
-static int parse_layer(const char *digits) {
+static int parse_layer(const char *digits)
+{
     if (!isdigit((unsigned char)digits[0])) {
         return LAYER_NONE;
     }
@@ -29,7 +30,8 @@ static int parse_layer(const char *digits) {
     return layer >= 0 && layer < LAYER_MAX ? (int)layer : LAYER_NONE;
 }
 
-int ats_layer_of(const char *name) {
+int ats_layer_of(const char *name)
+{
     if (strncmp(name, "blk.", 4) == 0) {
         return parse_layer(name + 4);
     }
@@ -40,11 +42,13 @@ int ats_layer_of(const char *name) {
     return LAYER_NONE;
 }
 
-bool ats_is_expert_weight(const char *name) {
+bool ats_is_expert_weight(const char *name)
+{
     return strstr(name, "_exps.") != NULL || strstr(name, "_chexps.") != NULL;
 }
 
-static enum part part_of(const struct ats_unit *unit) {
+static enum part part_of(const struct ats_unit *unit)
+{
     if (ats_is_expert_weight(unit->name)) {
         return PART_EXPERTS;
     }
@@ -62,7 +66,8 @@ struct filler {
 };
 
 /* Places the units of `layer` whose part is in [first, last], all or none. */
-static bool place_group(struct filler *f, int layer, enum part first, enum part last) {
+static bool place_group(struct filler *f, int layer, enum part first, enum part last)
+{
     size_t bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < f->n; i++) {
@@ -85,7 +90,8 @@ static bool place_group(struct filler *f, int layer, enum part first, enum part 
     return true;
 }
 
-static void place_fill(struct filler *f) {
+static void place_fill(struct filler *f)
+{
     int last_layer = LAYER_NONE;
     for (size_t i = 0; i < f->n; i++) {
         const int layer = ats_layer_of(f->units[i].name);
@@ -107,7 +113,8 @@ static void place_fill(struct filler *f) {
 
 /* A coin that depends on the seed and the tensor's name alone, so that a model is placed
  * alike in whatever order its tensors come. The hash is FNV-1a (Fowler, Noll, Vo). */
-static bool toss(uint64_t seed, const char *name) {
+static bool toss(uint64_t seed, const char *name)
+{
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *c = name; *c != '\0'; c++) {
         hash = (hash ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
@@ -117,7 +124,8 @@ static bool toss(uint64_t seed, const char *name) {
     return ats_rng_below(&rng, 2) == 1;
 }
 
-static void place_in_order(struct filler *f, const uint64_t *seed) {
+static void place_in_order(struct filler *f, const uint64_t *seed)
+{
     for (size_t i = 0; i < f->n; i++) {
         const struct ats_unit *unit = &f->units[i];
         const bool wanted = seed == NULL || toss(*seed, unit->name);
@@ -128,19 +136,21 @@ static void place_in_order(struct filler *f, const uint64_t *seed) {
     }
 }
 
-static int compare_entries(const void *a, const void *b) {
+static int compare_entries(const void *a, const void *b)
+{
     const struct ats_placement_entry *x = a;
     const struct ats_placement_entry *y = b;
     return strcmp(x->name, y->name);
 }
 
 static bool place_by_table(struct filler *f, const struct ats_placement_table *table,
-                           struct ats_error *err) {
+                           struct ats_error *err)
+{
     for (size_t i = 0; i < f->n; i++) {
         const struct ats_unit *unit = &f->units[i];
         struct ats_placement_entry key = {.name = (char *)(uintptr_t)unit->name};
-        const struct ats_placement_entry *entry = bsearch(
-            &key, table->entries, table->n_entries, sizeof(*table->entries), compare_entries);
+        const struct ats_placement_entry *entry = bsearch(&key, table->entries, table->n_entries,
+                                                          sizeof(*table->entries), compare_entries);
         if (entry == NULL) {
             if (unit->kind == ATS_UNIT_STATE) {
                 continue;
@@ -165,7 +175,8 @@ static bool place_by_table(struct filler *f, const struct ats_placement_table *t
 }
 
 bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const struct ats_rule *rule,
-               enum ats_where *where, struct ats_error *err) {
+               enum ats_where *where, struct ats_error *err)
+{
     struct filler f = {.units = units, .n = n, .left = budget, .where = where};
     for (size_t i = 0; i < n; i++) {
         where[i] = ATS_WHERE_HOST;
@@ -192,7 +203,8 @@ bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const stru
     return ats_fail(err, "unknown placement rule %d", (int)rule->kind);
 }
 
-bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *err) {
+bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *err)
+{
     static const struct {
         const char *name;
         enum ats_rule_kind kind;

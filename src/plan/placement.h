@@ -87,8 +87,7 @@ bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
                          const enum ats_where *where);
 
 /* Reads a plan file. Fails with file, line and reason. */
-bool ats_placement_read(const char *path, struct ats_placement_table *table,
-                        struct ats_error *err);
+bool ats_placement_read(const char *path, struct ats_placement_table *table, struct ats_error *err);
 
 void ats_placement_table_free(struct ats_placement_table *table);
 

@@ -22,7 +22,8 @@ static const char *const where_names[] = {
 };
 
 bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
-                         const enum ats_where *where) {
+                         const enum ats_where *where)
+{
     fprintf(out, "%s\n", header);
     for (size_t i = 0; i < n; i++) {
         fprintf(out, "%s %zu %s\n", where_names[where[i]], units[i].bytes, units[i].name);
@@ -30,7 +31,8 @@ bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
     return ferror(out) == 0;
 }
 
-static bool parse_where(const char *word, enum ats_where *where) {
+static bool parse_where(const char *word, enum ats_where *where)
+{
     for (size_t i = 0; i < sizeof(where_names) / sizeof(where_names[0]); i++) {
         if (strcmp(word, where_names[i]) == 0) {
             *where = (enum ats_where)i;
@@ -41,7 +43,8 @@ static bool parse_where(const char *word, enum ats_where *where) {
 }
 
 /* Splits "where bytes name" in place. The name is the rest of the line. */
-static bool parse_line(char *line, struct ats_placement_entry *entry, struct ats_error *err) {
+static bool parse_line(char *line, struct ats_placement_entry *entry, struct ats_error *err)
+{
     char *rest = line;
     const char *where = strsep(&rest, " ");
     const char *bytes = strsep(&rest, " ");
@@ -61,7 +64,8 @@ static bool parse_line(char *line, struct ats_placement_entry *entry, struct ats
 }
 
 static bool append(struct ats_placement_table *table, size_t *capacity,
-                   struct ats_placement_entry entry, struct ats_error *err) {
+                   struct ats_placement_entry entry, struct ats_error *err)
+{
     if (table->n_entries == *capacity) {
         const size_t grown = *capacity == 0 ? 256 : 2 * *capacity;
         void *entries = realloc(table->entries, grown * sizeof(*table->entries));
@@ -76,13 +80,15 @@ static bool append(struct ats_placement_table *table, size_t *capacity,
     return true;
 }
 
-static int compare_names(const void *a, const void *b) {
+static int compare_names(const void *a, const void *b)
+{
     const struct ats_placement_entry *x = a;
     const struct ats_placement_entry *y = b;
     return strcmp(x->name, y->name);
 }
 
-static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_error *err) {
+static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_error *err)
+{
     char *line = NULL;
     size_t line_size = 0;
     size_t capacity = 0;
@@ -116,8 +122,8 @@ static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_e
     return ok;
 }
 
-bool ats_placement_read(const char *path, struct ats_placement_table *table,
-                        struct ats_error *err) {
+bool ats_placement_read(const char *path, struct ats_placement_table *table, struct ats_error *err)
+{
     *table = (struct ats_placement_table){.source = strdup(path)};
     if (table->source == NULL) {
         return ats_fail(err, "out of memory");
@@ -140,7 +146,8 @@ bool ats_placement_read(const char *path, struct ats_placement_table *table,
     return true;
 }
 
-void ats_placement_table_free(struct ats_placement_table *table) {
+void ats_placement_table_free(struct ats_placement_table *table)
+{
     for (size_t i = 0; i < table->n_entries; i++) {
         free(table->entries[i].name);
     }

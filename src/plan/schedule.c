@@ -9,7 +9,8 @@ struct builder {
 };
 
 /* Makes `root` valid on `side` before the current split. */
-static void require(struct builder *b, uint32_t root, enum ats_side side) {
+static void require(struct builder *b, uint32_t root, enum ats_side side)
+{
     struct ats_schedule *out = b->out;
     if (out->final[root] == 0) {
         out->needs[root] |= ATS_ON(side);
@@ -21,7 +22,8 @@ static void require(struct builder *b, uint32_t root, enum ats_side side) {
     }
 }
 
-static void add_op(struct builder *b, uint32_t index, enum ats_side side) {
+static void add_op(struct builder *b, uint32_t index, enum ats_side side)
+{
     const struct ats_op *op = &b->graph->ops[index];
     struct ats_schedule *out = b->out;
     if (b->split == NULL || b->split->side != side) {
@@ -42,7 +44,8 @@ static void add_op(struct builder *b, uint32_t index, enum ats_side side) {
 }
 
 /* Each operator causes at most one copy per read and one for a partial write. */
-static size_t most_copies(const struct ats_graph_desc *graph) {
+static size_t most_copies(const struct ats_graph_desc *graph)
+{
     size_t n = 0;
     for (size_t i = 0; i < graph->n_ops; i++) {
         n += graph->ops[i].n_reads + 1U;
@@ -51,7 +54,8 @@ static size_t most_copies(const struct ats_graph_desc *graph) {
 }
 
 bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side *sides,
-                        struct ats_schedule *schedule) {
+                        struct ats_schedule *schedule)
+{
     *schedule = (struct ats_schedule){
         .splits = calloc(graph->n_ops + 1, sizeof(*schedule->splits)),
         .copies = calloc(most_copies(graph) + 1, sizeof(*schedule->copies)),
@@ -71,7 +75,8 @@ bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side 
     return true;
 }
 
-void ats_schedule_free(struct ats_schedule *schedule) {
+void ats_schedule_free(struct ats_schedule *schedule)
+{
     free(schedule->splits);
     free(schedule->copies);
     free(schedule->needs);

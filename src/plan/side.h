@@ -18,7 +18,8 @@ typedef uint8_t ats_side_set;
 #define ATS_ON(side) ((ats_side_set)(1u << (side)))
 #define ATS_ON_BOTH ((ats_side_set)(ATS_ON(ATS_HOST) | ATS_ON(ATS_ACCEL)))
 
-static inline enum ats_side ats_other_side(enum ats_side side) {
+static inline enum ats_side ats_other_side(enum ats_side side)
+{
     return side == ATS_HOST ? ATS_ACCEL : ATS_HOST;
 }
 
