@@ -3,10 +3,13 @@
 PRESET ?= release
 PREFIX ?= /usr/local
 build  := build/$(PRESET)
-c_folders := $(wildcard src tests include)
+c_folders := $(wildcard src tests bench include)
 
-# What scripts started from here read; all optional.
-export LLAMA_DIR ATS_CACHE MODEL PROMPT SEED ARCH PRESET
+# What scripts started from here read; all optional. A dollar sign in them is just a character.
+override MODEL := $(value MODEL)
+override PROMPT := $(value PROMPT)
+override ARCH := $(value ARCH)
+export LLAMA_DIR ATS_CACHE MODEL PROMPT SEED ARCH ROUNDS PRESET
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -27,10 +30,10 @@ endef
 help: ## show this list
 	@echo 'ATS: run a model across an accelerator and the CPU, with stock llama.cpp'
 	echo
-	echo '  make run          first run: sets everything up (about 15 minutes), then generates text'
+	echo '  make run            first run: sets everything up (about 15 minutes), then generates text'
 	echo
 	sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) |
-	    while IFS=$$'\t' read -r target text; do printf '  make %-13s%s\n' "$$target" "$$text"; done
+	    while IFS=$$'\t' read -r target text; do printf '  make %-15s%s\n' "$$target" "$$text"; done
 	echo
 	echo 'Variables: MODEL=file.gguf PROMPT="..." for run; LLAMA_DIR=path for your own llama.cpp;'
 	echo 'PRESET=release|debug|asan|tsan; ATS_CACHE=path (default ~/.cache/ats); PREFIX=/usr/local'
@@ -49,7 +52,7 @@ build: setup ## build libggml-ats.so and ats (build/release)
 # Quiet unless it fails. -D: a build folder must follow when llama.cpp moves.
 define configure
 cmake --preset $(PRESET) -DATS_LLAMA_SRC="$$ATS_LLAMA_SRC" -DATS_LLAMA_BIN="$$ATS_LLAMA_BIN" \
-    --log-level=WARNING
+    --log-level=WARNING >/dev/null
 endef
 
 .PHONY: run
@@ -72,12 +75,12 @@ test-unit: build ## run the unit tests only; PRESET=asan or tsan to sanitize
 	ctest --preset $(PRESET) -L unit -j "$$ATS_JOBS"
 
 .PHONY: peer-archs
-peer-archs: build ## llama.cpp's test of all architectures; SEED=n ARCH=regex
+peer-archs: test-setup build ## llama.cpp's test of all architectures; SEED=n ARCH=regex
 	@$(environment)
 	scripts/peer-archs.sh
 
 .PHONY: peer-ops-full
-peer-ops-full: build ## llama.cpp's test of all operators, every case (long)
+peer-ops-full: test-setup build ## llama.cpp's test of all operators, every case (long)
 	@$(environment)
 	scripts/peer-ops.sh --full
 
@@ -85,6 +88,11 @@ peer-ops-full: build ## llama.cpp's test of all operators, every case (long)
 overhead: test-setup build ## measure what our being there costs
 	@$(environment)
 	scripts/overhead.sh
+
+.PHONY: bench-bookkeeping
+bench-bookkeeping: build ## measure what our own bookkeeping takes per token
+	@$(environment)
+	scripts/bookkeeping.sh
 
 # C files that differ from the last commit, or all with ALL=1 or without git.
 define c_sources
@@ -95,6 +103,7 @@ else
 fi; } | grep -E '\.[ch]$$' || true
 endef
 
+# SC2015, SC2034: `a && b || die` is meant so; variables are set for the file that sources.
 .PHONY: lint
 lint: build ## check format, C (changed files; ALL=1: all) and shell scripts
 	@scripts/setup/packages.sh lint
@@ -103,7 +112,7 @@ lint: build ## check format, C (changed files; ALL=1: all) and shell scripts
 	printf '%s\n' "$${sources[@]}" | grep '\.c$$' |
 	    xargs -r -P "$$(nproc)" -n 4 clang-tidy --quiet -p $(build) 2>&1 |
 	    grep -v 'warnings\? generated\.$$' || [ $${PIPESTATUS[2]} -eq 0 ]
-	git ls-files -co --exclude-standard '*.sh' .ci/run | xargs -r shellcheck -x -e SC2015
+	git ls-files -co --exclude-standard '*.sh' .ci/run | xargs -r shellcheck -x -P SCRIPTDIR -e SC2015,SC2034
 	echo 'lint: clean'
 
 .PHONY: format

@@ -5,7 +5,7 @@
 set -euo pipefail
 
 setup_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck source=scripts/setup/pins.sh
+# shellcheck source=pins.sh
 . "$setup_dir/pins.sh"
 
 cache=${ATS_CACHE:-${XDG_CACHE_HOME:-${HOME:?set HOME or ATS_CACHE}/.cache}/ats}
@@ -51,6 +51,10 @@ sha256_of() { sha256sum "$1" | cut -d' ' -f1; }
 
 text_key() { sha256sum | cut -c1-12; }
 
+# Errors only, and without a network give up after seconds instead of minutes.
+npm_quietly=(--loglevel=error --fetch-retries=2 --fetch-retry-mintimeout=1000
+    --fetch-retry-maxtimeout=4000)
+
 # fetch_package SPEC FILE SHA256: the npm package SPEC as $cache/downloads/FILE. npm pack runs
 # no scripts. A file that does not match its hash is never left under its final name.
 fetch_package() {
@@ -59,8 +63,10 @@ fetch_package() {
     if [ ! -f "$path" ]; then
         need_command npm
         say "downloading $spec"
-        temporary=$(mktemp -d "$cache/downloads/part.XXXXXX")
-        if ! npm pack --silent --pack-destination "$temporary" "$spec" >/dev/null; then
+        temporary=$cache/downloads/part.$file
+        rm -rf "$temporary"
+        mkdir "$temporary"
+        if ! npm pack "${npm_quietly[@]}" --pack-destination "$temporary" "$spec" >/dev/null; then
             rm -rf "$temporary"
             die "npm could not download $spec" \
                 "check the network and npm's registry and proxy settings, then run this again"

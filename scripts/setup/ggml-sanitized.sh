@@ -23,8 +23,7 @@ jobs=$(build_jobs)
 {
     # shellcheck disable=SC2086 # flags is a list
     { [ -f "$build/build.ninja" ] ||
-        cmake -S "$llama_src/ggml" -B "$build" "${ggml_flags[@]}" $flags \
-            -DCMAKE_LIBRARY_OUTPUT_DIRECTORY="$build/bin"; } &&
+        cmake -S "$llama_src" -B "$build" "${ggml_flags[@]}" $flags; } &&
         ninja -C "$build" -j "$jobs" ggml ggml-base ggml-cpu
 } >"$build/build.log" 2>&1 || {
     tail -n 20 "$build/build.log" >&2

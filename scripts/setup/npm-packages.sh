@@ -14,7 +14,8 @@ say "installing the npm packages of $name"
 rm -rf "$folder"
 mkdir -p "$folder"
 cp "$setup_dir/npm/$name/package.json" "$setup_dir/npm/$name/package-lock.json" "$folder/"
-(cd "$folder" && npm ci --ignore-scripts --omit=optional --no-audit --no-fund --loglevel=error >/dev/null) ||
+(cd "$folder" && npm ci --ignore-scripts --omit=optional --no-audit --no-fund "${npm_quietly[@]}" \
+    >/dev/null) ||
     die "npm could not install the packages of $name" \
         "check the network and npm's registry and proxy settings, then run this again"
 touch "$folder/.complete"

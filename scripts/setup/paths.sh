@@ -11,9 +11,9 @@
 #   node-VERSION/bin                Node, where the system's is too old
 #   npm-NAME-KEY/node_modules       packages that only tests use
 
-# shellcheck source=scripts/setup/common.sh
+# shellcheck source=common.sh
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck source=scripts/setup/recipe.sh
+# shellcheck source=recipe.sh
 . "$setup_dir/recipe.sh"
 
 ggml_version_of() {
@@ -22,7 +22,7 @@ ggml_version_of() {
 }
 
 ggml_api_version_of() {
-    sed -nE 's/^#define +GGML_BACKEND_API_VERSION +([0-9]+).*/\1/p' \
+    sed -nE 's/^ *# *define +GGML_BACKEND_API_VERSION +([0-9]+).*/\1/p' \
         "$1/ggml/src/ggml-backend-impl.h"
 }
 
