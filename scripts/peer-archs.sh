@@ -7,6 +7,7 @@
 #   ATS_EMU_DELAY_US   longest random pause before a command of the emulated accelerator
 #
 # Over the emulated accelerator, which computes as the CPU does, the error must be exactly 0.
+# shellcheck source=tests/peer/lib.sh
 . "$(dirname "$0")/../tests/peer/lib.sh"
 
 lane=${1:---emu}

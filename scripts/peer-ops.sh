@@ -10,6 +10,7 @@
 #   SEED          of the sample and of the sides (default: $ATS_TEST_SEED, or a random one)
 #   OPS           comma separated operators or cases instead of a sample
 #   OPS_SECONDS   begin no round that would end later (default 150; two rounds always run)
+# shellcheck source=tests/peer/lib.sh
 . "$(dirname "$0")/../tests/peer/lib.sh"
 
 kind=sample

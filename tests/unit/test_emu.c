@@ -27,9 +27,14 @@
 
 #define MIB ((size_t)1 << 20)
 
+/* Threads per computation: ggml's threads wait by spinning, and the tests run
+ * up to eight streams at once. Equal on both sides of a comparison. */
+enum { TEST_THREADS = 2 };
+
 /* ---- helpers ---- */
 
-static uint64_t first_seed(void) {
+static uint64_t first_seed(void)
+{
     const char *text = getenv("EMU_TEST_SEED");
     if (text != NULL) {
         return strtoull(text, NULL, 0);
@@ -37,7 +42,8 @@ static uint64_t first_seed(void) {
     return (uint64_t)time(NULL) * 1000 + (uint64_t)getpid() % 1000;
 }
 
-static struct ats_emu_device *make_device(size_t memory, uint32_t max_delay_us, int index) {
+static struct ats_emu_device *make_device(size_t memory, uint32_t max_delay_us, int index)
+{
     struct ats_emu_profile profile = ats_emu_profile_default();
     profile.memory = memory;
     profile.max_delay_us = max_delay_us;
@@ -50,27 +56,32 @@ static struct ats_emu_device *make_device(size_t memory, uint32_t max_delay_us, 
     return device;
 }
 
-static ggml_backend_t make_backend(struct ats_emu_device *device) {
+static ggml_backend_t make_backend(struct ats_emu_device *device)
+{
     ggml_backend_t backend = ggml_backend_dev_init(&device->dev, NULL);
     assert_non_null(backend);
+    ats_emu_set_n_threads(backend, TEST_THREADS);
     return backend;
 }
 
-static void inject(struct ats_emu_device *device, const char *spec) {
+static void inject(struct ats_emu_device *device, const char *spec)
+{
     struct ats_error err = {""};
     if (!ats_emu_inject(&device->dev, spec, &err)) {
         fail_msg("%s", err.text);
     }
 }
 
-static void assert_no_error(ggml_backend_t backend) {
+static void assert_no_error(ggml_backend_t backend)
+{
     char text[256];
     if (ats_emu_take_error(backend, text, sizeof(text))) {
         fail_msg("%s", text);
     }
 }
 
-static void assert_error(ggml_backend_t backend, const char *part) {
+static void assert_error(ggml_backend_t backend, const char *part)
+{
     char text[256] = "";
     assert_true(ats_emu_take_error(backend, text, sizeof(text)));
     if (strstr(text, part) == NULL) {
@@ -78,7 +89,8 @@ static void assert_error(ggml_backend_t backend, const char *part) {
     }
 }
 
-static struct ggml_context *make_context(void) {
+static struct ggml_context *make_context(void)
+{
     const struct ggml_init_params params = {.mem_size = 4 * MIB, .no_alloc = true};
     struct ggml_context *ctx = ggml_init(params);
     assert_non_null(ctx);
@@ -92,7 +104,8 @@ struct vector {
     struct ggml_tensor *tensor;
 };
 
-static struct vector make_vector(ggml_backend_buffer_type_t buft, int64_t n) {
+static struct vector make_vector(ggml_backend_buffer_type_t buft, int64_t n)
+{
     struct vector v = {.ctx = make_context()};
     v.tensor = ggml_new_tensor_1d(v.ctx, GGML_TYPE_F32, n);
     v.buffer = ggml_backend_alloc_ctx_tensors_from_buft(v.ctx, buft);
@@ -100,18 +113,21 @@ static struct vector make_vector(ggml_backend_buffer_type_t buft, int64_t n) {
     return v;
 }
 
-static void free_vector(struct vector *v) {
+static void free_vector(struct vector *v)
+{
     ggml_backend_buffer_free(v->buffer);
     ggml_free(v->ctx);
 }
 
-static void fill(float *values, size_t n, float value) {
+static void fill(float *values, size_t n, float value)
+{
     for (size_t i = 0; i < n; i++) {
         values[i] = value;
     }
 }
 
-static void assert_all(const float *values, size_t n, float expected) {
+static void assert_all(const float *values, size_t n, float expected)
+{
     for (size_t i = 0; i < n; i++) {
         if (values[i] != expected) {
             fail_msg("element %zu is %g, not %g", i, (double)values[i], (double)expected);
@@ -119,7 +135,8 @@ static void assert_all(const float *values, size_t n, float expected) {
     }
 }
 
-static void assert_poison(const void *data, size_t size) {
+static void assert_poison(const void *data, size_t size)
+{
     for (size_t i = 0; i < size; i++) {
         if (((const uint8_t *)data)[i] != ATS_EMU_POISON) {
             fail_msg("byte %zu is not poison", i);
@@ -150,24 +167,28 @@ struct builder {
     struct ggml_tensor *expert_ids;
 };
 
-static struct ggml_tensor *pick(struct builder *b) {
+static struct ggml_tensor *pick(struct builder *b)
+{
     return b->pool[ats_rng_below(&b->rng, b->n_pool)];
 }
 
-static struct ggml_tensor *new_weight(struct builder *b) {
+static struct ggml_tensor *new_weight(struct builder *b)
+{
     static const enum ggml_type types[] = {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0,
                                            GGML_TYPE_Q4_0};
     return ggml_new_tensor_2d(b->ctx, types[ats_rng_below(&b->rng, 4)], ROW, ROW);
 }
 
-static struct ggml_tensor *attend(struct builder *b, struct ggml_tensor *x) {
+static struct ggml_tensor *attend(struct builder *b, struct ggml_tensor *x)
+{
     struct ggml_tensor *scores = ggml_mul_mat(b->ctx, x, pick(b)); /* ROWS x ROWS */
     scores = ggml_soft_max_ext(b->ctx, scores, NULL, 0.125F, 0.0F);
     struct ggml_tensor *values = ggml_cont(b->ctx, ggml_transpose(b->ctx, x));
     return ggml_mul_mat(b->ctx, values, scores);
 }
 
-static struct ggml_tensor *use_experts(struct builder *b, struct ggml_tensor *x) {
+static struct ggml_tensor *use_experts(struct builder *b, struct ggml_tensor *x)
+{
     struct ggml_tensor *weights = ggml_new_tensor_3d(b->ctx, GGML_TYPE_Q8_0, ROW, ROW, EXPERTS);
     struct ggml_tensor *columns = ggml_reshape_3d(b->ctx, x, ROW, 1, ROWS);
     struct ggml_tensor *out = ggml_mul_mat_id(b->ctx, weights, columns, b->expert_ids);
@@ -178,15 +199,17 @@ static struct ggml_tensor *use_experts(struct builder *b, struct ggml_tensor *x)
 
 /* Writes into a persistent cache and reads it back through a view. */
 static struct ggml_tensor *use_cache(struct builder *b, struct ggml_tensor *x,
-                                     struct ggml_cgraph *graph) {
+                                     struct ggml_cgraph *graph)
+{
     struct ggml_tensor *written = ggml_set_rows(b->ctx, b->cache, x, b->rows);
     ggml_build_forward_expand(graph, written);
-    struct ggml_tensor *view = ggml_view_2d(b->ctx, b->cache, ROW, ROWS, b->cache->nb[1],
-                                            2 * b->cache->nb[1]);
+    struct ggml_tensor *view =
+        ggml_view_2d(b->ctx, b->cache, ROW, ROWS, b->cache->nb[1], 2 * b->cache->nb[1]);
     return ggml_cont(b->ctx, ggml_cast(b->ctx, view, GGML_TYPE_F32));
 }
 
-static struct ggml_tensor *random_step(struct builder *b, struct ggml_cgraph *graph) {
+static struct ggml_tensor *random_step(struct builder *b, struct ggml_cgraph *graph)
+{
     struct ggml_tensor *x = pick(b);
     switch (ats_rng_below(&b->rng, 11)) {
     case 0:
@@ -218,7 +241,8 @@ static struct ggml_tensor *random_step(struct builder *b, struct ggml_cgraph *gr
     }
 }
 
-static void fill_tensor(struct ggml_tensor *tensor, struct ats_rng *rng, int64_t limit) {
+static void fill_tensor(struct ggml_tensor *tensor, struct ats_rng *rng, int64_t limit)
+{
     const size_t n = (size_t)ggml_nelements(tensor);
     void *data = malloc(ggml_nbytes(tensor));
     float *values = malloc(n * sizeof(float));
@@ -241,10 +265,11 @@ static void fill_tensor(struct ggml_tensor *tensor, struct ats_rng *rng, int64_t
     free(data);
 }
 
-static struct model make_model(uint64_t seed, ggml_backend_buffer_type_t buft) {
+static struct model make_model(uint64_t seed, ggml_backend_buffer_type_t buft)
+{
     struct model model = {.ctx = make_context()};
     struct builder b = {.ctx = model.ctx, .rng = {seed}};
-    b.cache = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F16, ROW, 2 * ROWS);
+    b.cache = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F16, ROW, (int64_t)2 * ROWS);
     b.rows = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I64, ROWS);
     b.positions = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, ROWS);
     b.expert_ids = ggml_new_tensor_2d(b.ctx, GGML_TYPE_I32, USED_EXPERTS, ROWS);
@@ -264,19 +289,23 @@ static struct model make_model(uint64_t seed, ggml_backend_buffer_type_t buft) {
     for (; tensor != NULL; tensor = ggml_get_next_tensor(model.ctx, tensor)) {
         if (tensor->op == GGML_OP_NONE && tensor->view_src == NULL) {
             fill_tensor(tensor, &b.rng,
-                        tensor == b.expert_ids ? EXPERTS : tensor == b.rows ? 2 * ROWS : ROWS);
+                        tensor == b.expert_ids ? EXPERTS
+                        : tensor == b.rows     ? 2 * ROWS
+                                               : ROWS);
         }
     }
     return model;
 }
 
-static void free_model(struct model *model) {
+static void free_model(struct model *model)
+{
     ggml_backend_buffer_free(model->buffer);
     ggml_free(model->ctx);
 }
 
 /* The nodes [from, to) of a graph, with its use counts, as ggml_graph_view gives them. */
-static struct ggml_cgraph graph_part(const struct ggml_cgraph *graph, int from, int to) {
+static struct ggml_cgraph graph_part(const struct ggml_cgraph *graph, int from, int to)
+{
     return (struct ggml_cgraph){.n_nodes = to - from,
                                 .nodes = graph->nodes + from,
                                 .use_counts = graph->use_counts,
@@ -284,7 +313,8 @@ static struct ggml_cgraph graph_part(const struct ggml_cgraph *graph, int from, 
                                 .order = graph->order};
 }
 
-static void assert_same_results(const struct model *a, const struct model *b, uint64_t seed) {
+static void assert_same_results(const struct model *a, const struct model *b, uint64_t seed)
+{
     assert_int_equal(a->graph->n_nodes, b->graph->n_nodes);
     for (int i = 0; i < a->graph->n_nodes; i++) {
         struct ggml_tensor *x = a->graph->nodes[i];
@@ -308,35 +338,41 @@ static void assert_same_results(const struct model *a, const struct model *b, ui
     }
 }
 
-static struct model cpu_reference(uint64_t seed) {
+static struct model cpu_reference(uint64_t seed)
+{
     ggml_backend_dev_t cpu = ats_emu_cpu_device();
-    ggml_backend_t backend = ggml_backend_dev_init(cpu, NULL);
+    struct ats_emu_engine engine;
+    struct ats_error err = {""};
+    assert_true(ats_emu_engine_init(&engine, &err));
+    engine.set_n_threads(engine.cpu, TEST_THREADS);
     struct model model = make_model(seed, ggml_backend_dev_buffer_type(cpu));
-    assert_int_equal(ggml_backend_graph_compute_async(backend, model.graph), GGML_STATUS_SUCCESS);
-    ggml_backend_free(backend);
+    assert_int_equal(ggml_backend_graph_compute_async(engine.cpu, model.graph),
+                     GGML_STATUS_SUCCESS);
+    ats_emu_engine_destroy(&engine);
     return model;
 }
 
 /* Enqueues the whole graph in parts from a copy that is destroyed right away. */
-static void compute_in_parts(ggml_backend_t backend, const struct model *model,
-                             struct ats_rng *rng) {
+static void compute_in_parts(ggml_backend_t backend, const struct model *model, struct ats_rng *rng)
+{
     for (int at = 0; at < model->graph->n_nodes;) {
         const int left = model->graph->n_nodes - at;
         const int n = 1 + (int)ats_rng_below(rng, (uint64_t)left);
         struct ggml_cgraph part = graph_part(model->graph, at, at + n);
-        struct ggml_tensor **nodes = malloc((size_t)n * sizeof(nodes[0]));
+        struct ggml_tensor **nodes = malloc((size_t)n * sizeof(struct ggml_tensor *));
         assert_non_null(nodes);
-        memcpy(nodes, part.nodes, (size_t)n * sizeof(nodes[0]));
+        memcpy(nodes, part.nodes, (size_t)n * sizeof(struct ggml_tensor *));
         part.nodes = nodes;
         assert_int_equal(ggml_backend_graph_compute_async(backend, &part), GGML_STATUS_SUCCESS);
-        memset(nodes, 0x5A, (size_t)n * sizeof(nodes[0]));
+        memset(nodes, 0x5A, (size_t)n * sizeof(struct ggml_tensor *));
         memset(&part, 0x5A, sizeof(part));
         free(nodes);
         at += n;
     }
 }
 
-static void test_results_equal_the_cpu_backends(void **state) {
+static void test_results_equal_the_cpu_backends(void **state)
+{
     (void)state;
     const uint64_t seed = first_seed();
     print_message("seed %llu\n", (unsigned long long)seed);
@@ -358,7 +394,8 @@ static void test_results_equal_the_cpu_backends(void **state) {
 }
 
 /* The caller overwrites its tensors right after the call; the copy must not notice. */
-static void test_graph_is_independent_after_enqueue(void **state) {
+static void test_graph_is_independent_after_enqueue(void **state)
+{
     (void)state;
     const uint64_t seed = first_seed();
     struct ats_emu_device *device = make_device(64 * MIB, 3000, 0);
@@ -387,8 +424,48 @@ static void test_graph_is_independent_after_enqueue(void **state) {
     ats_emu_device_destroy(device);
 }
 
+/* What ggml decides fusion by is the same for the copy as for the original, also in parts. */
+static void test_copies_keep_use_counts_and_views(void **state)
+{
+    (void)state;
+    struct ats_emu_device *device = make_device(64 * MIB, 0, 0);
+    struct ats_emu_cloner cloner;
+    ats_emu_cloner_init(&cloner);
+    const uint64_t seed = first_seed();
+    int n_fused = 0;
+    for (uint64_t i = 0; i < 30; i++) {
+        struct ats_rng rng = {seed + i};
+        struct model model = make_model(seed + i, &device->buft);
+        const int n_nodes = model.graph->n_nodes;
+        const int from = (int)ats_rng_below(&rng, (uint64_t)n_nodes);
+        struct ggml_cgraph part = graph_part(model.graph, from, n_nodes);
+        struct ats_error err = {""};
+        struct ats_emu_graph *copy = ats_emu_clone(&cloner, device, &part, &err);
+        assert_non_null(copy);
+        static const enum ggml_op ops[] = {GGML_OP_RMS_NORM, GGML_OP_MUL};
+        for (int n = 0; n < part.n_nodes; n++) {
+            assert_int_equal(ggml_node_get_use_count(&part, n),
+                             ggml_node_get_use_count(&copy->cgraph, n));
+            const bool fused = ggml_can_fuse(&part, n, ops, 2);
+            assert_int_equal(fused, ggml_can_fuse(&copy->cgraph, n, ops, 2));
+            n_fused += fused;
+            const struct ggml_tensor *x = part.nodes[n];
+            const struct ggml_tensor *y = copy->cgraph.nodes[n];
+            assert_int_equal(x->view_src == NULL, y->view_src == NULL);
+            assert_true(y->view_src == NULL ||
+                        (uint8_t *)y->data == (uint8_t *)y->view_src->data + y->view_offs);
+        }
+        ats_emu_clone_release(&cloner, copy);
+        free_model(&model);
+    }
+    assert_true(n_fused > 0);
+    ats_emu_cloner_destroy(&cloner);
+    ats_emu_device_destroy(device);
+}
+
 /* Node after node on a random stream, each waiting for the one before by an event. */
-static void test_events_order_streams(void **state) {
+static void test_events_order_streams(void **state)
+{
     (void)state;
     enum { STREAMS = 3 };
     const uint64_t seed = first_seed();
@@ -434,9 +511,10 @@ struct worker {
     bool same;
 };
 
-static void *worker_main(void *argument) {
+static void *worker_main(void *argument)
+{
     struct worker *worker = argument;
-    ggml_backend_t backend = ggml_backend_dev_init(&worker->device->dev, NULL);
+    ggml_backend_t backend = make_backend(worker->device);
     for (uint64_t i = 0; i < 4; i++) {
         struct ats_rng rng = {worker->seed + i};
         struct model expected = cpu_reference(worker->seed + i);
@@ -452,11 +530,13 @@ static void *worker_main(void *argument) {
     return NULL;
 }
 
-static void test_many_streams_at_once(void **state) {
+static void test_many_streams_at_once(void **state)
+{
     (void)state;
     enum { WORKERS = 8 };
     const uint64_t seed = first_seed();
-    struct ats_emu_device *devices[2] = {make_device(64 * MIB, 100, 0), make_device(64 * MIB, 0, 1)};
+    struct ats_emu_device *devices[2] = {make_device(64 * MIB, 100, 0),
+                                         make_device(64 * MIB, 0, 1)};
     struct worker workers[WORKERS];
     for (uint64_t i = 0; i < WORKERS; i++) {
         workers[i] = (struct worker){.device = devices[i % 2], .seed = seed + i * 1000};
@@ -472,12 +552,14 @@ static void test_many_streams_at_once(void **state) {
 
 /* ---- memory ---- */
 
-static void exit_on_fault(int signal_number) {
+static void exit_on_fault(int signal_number)
+{
     (void)signal_number;
     _exit(42);
 }
 
-static void test_host_cannot_read_device_memory(void **state) {
+static void test_host_cannot_read_device_memory(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
     struct vector v = make_vector(&device->buft, 16);
@@ -497,7 +579,8 @@ static void test_host_cannot_read_device_memory(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_memory_is_limited_and_accounted(void **state) {
+static void test_memory_is_limited_and_accounted(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
     device->profile.max_buffer = 12 * MIB;
@@ -523,7 +606,8 @@ static void test_memory_is_limited_and_accounted(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_fresh_memory_is_poison(void **state) {
+static void test_fresh_memory_is_poison(void **state)
+{
     (void)state;
     enum { N = 3 * 4096 };
     struct ats_emu_device *device = make_device(MIB, 0, 0);
@@ -546,16 +630,18 @@ static void test_fresh_memory_is_poison(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_large_device_costs_nothing_until_used(void **state) {
+static void test_large_device_costs_nothing_until_used(void **state)
+{
     (void)state;
-    struct ats_emu_device *device = make_device((size_t)1 << 40, 0, 0);
-    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(&device->buft, (size_t)1 << 39);
+    struct ats_emu_device *device = make_device((size_t)256 << 30, 0, 0);
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(&device->buft, (size_t)200 << 30);
     assert_non_null(buffer);
     ggml_backend_buffer_free(buffer);
     ats_emu_device_destroy(device);
 }
 
-static void test_heap_never_overlaps_and_always_coalesces(void **state) {
+static void test_heap_never_overlaps_and_always_coalesces(void **state)
+{
     (void)state;
     enum { LIVE = 64 };
     const uint64_t seed = first_seed();
@@ -599,7 +685,8 @@ static void test_heap_never_overlaps_and_always_coalesces(void **state) {
     ats_emu_heap_destroy(&heap);
 }
 
-static void test_pinned_ranges(void **state) {
+static void test_pinned_ranges(void **state)
+{
     (void)state;
     static char memory[4096];
     assert_true(ats_emu_pinned_register(memory + 1024, 1024));
@@ -642,7 +729,8 @@ struct gate {
     pthread_t thread;
 };
 
-static bool gate_callback(void *data) {
+static bool gate_callback(void *data)
+{
     struct gate *gate = data;
     if (!gate->has_entered) {
         gate->has_entered = true;
@@ -652,13 +740,15 @@ static bool gate_callback(void *data) {
     return gate->abort;
 }
 
-static void *gate_main(void *data) {
+static void *gate_main(void *data)
+{
     struct gate *gate = data;
     gate->status = ggml_backend_graph_compute_async(gate->stream, gate->graph);
     return NULL;
 }
 
-static void close_gate(struct gate *gate, struct ats_emu_device *device) {
+static void close_gate(struct gate *gate, struct ats_emu_device *device)
+{
     *gate = (struct gate){.stream = make_backend(device),
                           .event = ggml_backend_event_new(&device->dev)};
     gate->v.ctx = make_context();
@@ -677,12 +767,14 @@ static void close_gate(struct gate *gate, struct ats_emu_device *device) {
     ggml_backend_event_record(gate->event, gate->stream);
 }
 
-static void open_gate(struct gate *gate) {
+static void open_gate(struct gate *gate)
+{
     sem_post(&gate->opened);
     pthread_join(gate->thread, NULL);
 }
 
-static void free_gate(struct gate *gate) {
+static void free_gate(struct gate *gate)
+{
     ggml_backend_free(gate->stream);
     ggml_backend_event_free(gate->event);
     free_vector(&gate->v);
@@ -690,7 +782,8 @@ static void free_gate(struct gate *gate) {
     sem_destroy(&gate->opened);
 }
 
-static void test_pageable_is_staged_and_pinned_is_read_late(void **state) {
+static void test_pageable_is_staged_and_pinned_is_read_late(void **state)
+{
     (void)state;
     enum { N = 1000 };
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
@@ -735,7 +828,8 @@ static void test_pageable_is_staged_and_pinned_is_read_late(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_2d_copies(void **state) {
+static void test_2d_copies(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 50, 0);
     ggml_backend_t backend = make_backend(device);
@@ -764,7 +858,8 @@ static void test_2d_copies(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_large_pageable_source(void **state) {
+static void test_large_pageable_source(void **state)
+{
     (void)state;
     const size_t n = 5 * MIB; /* floats: beyond what is staged */
     struct ats_emu_device *device = make_device(64 * MIB, 50, 0);
@@ -783,7 +878,8 @@ static void test_large_pageable_source(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_freeing_a_buffer_waits_for_its_streams(void **state) {
+static void test_freeing_a_buffer_waits_for_its_streams(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(64 * MIB, 500, 0);
     ggml_backend_t backend = make_backend(device);
@@ -804,7 +900,43 @@ static void test_freeing_a_buffer_waits_for_its_streams(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_copies_between_devices(void **state) {
+struct freeing {
+    struct vector *v;
+    atomic_bool done;
+    pthread_t thread;
+};
+
+static void *freeing_main(void *data)
+{
+    struct freeing *freeing = data;
+    ggml_backend_buffer_free(freeing->v->buffer);
+    atomic_store(&freeing->done, true);
+    return NULL;
+}
+
+static void test_freeing_blocks_while_a_stream_is_busy(void **state)
+{
+    (void)state;
+    struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
+    struct vector vectors[2] = {make_vector(&device->buft, 16),
+                                make_vector(&device->host_buft, 16)};
+    for (int i = 0; i < 2; i++) {
+        struct gate gate;
+        close_gate(&gate, device);
+        struct freeing freeing = {.v = &vectors[i]};
+        assert_int_equal(pthread_create(&freeing.thread, NULL, freeing_main, &freeing), 0);
+        usleep(30000);
+        assert_false(atomic_load(&freeing.done));
+        open_gate(&gate);
+        pthread_join(freeing.thread, NULL);
+        ggml_free(vectors[i].ctx);
+        free_gate(&gate);
+    }
+    ats_emu_device_destroy(device);
+}
+
+static void test_copies_between_devices(void **state)
+{
     (void)state;
     enum { N = 5000 };
     struct ats_emu_device *devices[2] = {make_device(16 * MIB, 200, 0),
@@ -842,11 +974,13 @@ static void test_copies_between_devices(void **state) {
 
 /* ---- refusals, aborts, failures ---- */
 
-static void custom_op(struct ggml_tensor *dst, int ith, int nth, void *data) {
+static void custom_op(struct ggml_tensor *dst, int ith, int nth, void *data)
+{
     (void)dst, (void)ith, (void)nth, (void)data;
 }
 
-static void test_foreign_tensors_and_host_functions_are_refused(void **state) {
+static void test_foreign_tensors_and_host_functions_are_refused(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
     ggml_backend_t backend = make_backend(device);
@@ -861,8 +995,8 @@ static void test_foreign_tensors_and_host_functions_are_refused(void **state) {
     assert_same_results(&expected, &pinned, 1);
 
     struct model custom = {.ctx = make_context()};
-    struct ggml_tensor *op = ggml_custom_4d(custom.ctx, GGML_TYPE_F32, 4, 1, 1, 1, NULL, 0,
-                                            custom_op, 1, NULL);
+    struct ggml_tensor *op =
+        ggml_custom_4d(custom.ctx, GGML_TYPE_F32, 4, 1, 1, 1, NULL, 0, custom_op, 1, NULL);
     custom.graph = ggml_new_graph(custom.ctx);
     ggml_build_forward_expand(custom.graph, op);
     custom.buffer = ggml_backend_alloc_ctx_tensors_from_buft(custom.ctx, &device->buft);
@@ -883,12 +1017,14 @@ static void test_foreign_tensors_and_host_functions_are_refused(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static bool always(void *data) {
+static bool always(void *data)
+{
     (void)data;
     return true;
 }
 
-static void test_abort_is_a_status_and_not_a_failure(void **state) {
+static void test_abort_is_a_status_and_not_a_failure(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
     ggml_backend_t backend = make_backend(device);
@@ -911,7 +1047,8 @@ static void test_abort_is_a_status_and_not_a_failure(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_injected_allocation_failures(void **state) {
+static void test_injected_allocation_failures(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
     inject(device, "alloc:2,pinned:1");
@@ -934,7 +1071,8 @@ static void test_injected_allocation_failures(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_injected_copy_failures(void **state) {
+static void test_injected_copy_failures(void **state)
+{
     (void)state;
     enum { N = 16 };
     struct ats_emu_device *device = make_device(16 * MIB, 50, 0);
@@ -978,7 +1116,8 @@ static void test_injected_copy_failures(void **state) {
     ats_emu_device_destroy(device);
 }
 
-static void test_injected_compute_failures(void **state) {
+static void test_injected_compute_failures(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 50, 0);
     ggml_backend_t backend = make_backend(device);
@@ -990,10 +1129,10 @@ static void test_injected_compute_failures(void **state) {
     ggml_backend_synchronize(backend);
     assert_int_equal(ggml_backend_graph_compute_async(backend, model.graph), GGML_STATUS_FAILED);
     assert_int_equal(ggml_backend_graph_compute_async(other, model.graph), GGML_STATUS_SUCCESS);
+    ggml_backend_synchronize(other);
     assert_error(backend, "injected failure of a compute");
     assert_int_equal(ggml_backend_graph_compute_async(backend, model.graph), GGML_STATUS_SUCCESS);
     ggml_backend_synchronize(backend);
-    ggml_backend_synchronize(other);
     assert_no_error(backend);
     assert_no_error(other);
     ats_emu_set_abort_callback(backend, always, NULL); /* a waiting caller gets the status itself */
@@ -1007,7 +1146,8 @@ static void test_injected_compute_failures(void **state) {
 }
 
 /* The device goes away at each command in turn; nothing may hang or crash. */
-static void test_device_loss(void **state) {
+static void test_device_loss(void **state)
+{
     (void)state;
     enum { N = 256 };
     for (int at = 1; at <= 8; at++) {
@@ -1017,7 +1157,7 @@ static void test_device_loss(void **state) {
         struct model model = make_model(3, &device->buft);
         struct vector v = make_vector(&device->buft, N);
         struct vector pinned = make_vector(&device->host_buft, N);
-        char spec[16];
+        char spec[24];
         snprintf(spec, sizeof(spec), "loss:%d", at);
         inject(device, spec);
         float values[N] = {0};
@@ -1056,7 +1196,8 @@ static void test_device_loss(void **state) {
     }
 }
 
-static void test_loss_stops_a_running_graph(void **state) {
+static void test_loss_stops_a_running_graph(void **state)
+{
     (void)state;
     struct ats_emu_device *device = make_device(16 * MIB, 0, 0);
     ggml_backend_t backend = make_backend(device);
@@ -1078,7 +1219,8 @@ static void test_loss_stops_a_running_graph(void **state) {
 
 /* ---- profiles ---- */
 
-static void write_profile(const char *path, const char *text) {
+static void write_profile(const char *path, const char *text)
+{
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fputs(text, file);
@@ -1087,7 +1229,8 @@ static void write_profile(const char *path, const char *text) {
 
 #define PROFILE(rest) "{\"format\": \"ats-device-1\", \"name\": \"x\", \"memory\": \"64M\"" rest "}"
 
-static void test_profile_errors_name_file_and_key(void **state) {
+static void test_profile_errors_name_file_and_key(void **state)
+{
     (void)state;
     static const struct {
         const char *text;
@@ -1145,7 +1288,8 @@ static void test_profile_errors_name_file_and_key(void **state) {
     rmdir(directory);
 }
 
-static void test_profiles_are_found_and_overridden(void **state) {
+static void test_profiles_are_found_and_overridden(void **state)
+{
     (void)state;
     char directory[] = "/tmp/emu-profile-XXXXXX";
     assert_non_null(mkdtemp(directory));
@@ -1172,13 +1316,10 @@ static void test_profiles_are_found_and_overridden(void **state) {
                                           {"ATS_EMU_SEED", "77"},
                                           {"ATS_EMU_DELAY_US", "12"},
                                           {"ATS_EMU_FAIL", "copy:2,compute:3+"}};
-    static const char *const bad[][2] = {{"ATS_EMU_MEMORY", "lots"},
-                                         {"ATS_EMU_MEMORY", "5"},
-                                         {"ATS_EMU_SEED", "-1"},
-                                         {"ATS_EMU_DELAY_US", "9999999"},
-                                         {"ATS_EMU_FAIL", "copy"},
-                                         {"ATS_EMU_FAIL", "copy:1,"},
-                                         {"ATS_EMU_FAIL", "copy:0"}};
+    static const char *const bad[][2] = {
+        {"ATS_EMU_MEMORY", "lots"},      {"ATS_EMU_MEMORY", "5"},  {"ATS_EMU_SEED", "-1"},
+        {"ATS_EMU_DELAY_US", "9999999"}, {"ATS_EMU_FAIL", "copy"}, {"ATS_EMU_FAIL", "copy:1,"},
+        {"ATS_EMU_FAIL", "copy:0"}};
     for (size_t i = 0; i < 4; i++) {
         setenv(good[i][0], good[i][1], 1);
     }
@@ -1204,7 +1345,8 @@ static void test_profiles_are_found_and_overridden(void **state) {
 
 /* ---- the registry; last, since it is for the whole process ---- */
 
-static void test_start_registers_devices(void **state) {
+static void test_start_registers_devices(void **state)
+{
     (void)state;
     struct ats_error err = {""};
     assert_true(ats_emu_start(NULL, &err));
@@ -1221,7 +1363,8 @@ static void test_start_registers_devices(void **state) {
     snprintf(spec, sizeof(spec), "%s,%s", path, path);
     const size_t before = ggml_backend_dev_count();
     assert_true(ats_emu_start(spec, &err));
-    assert_false(ats_emu_start(spec, &err));
+    assert_true(ats_emu_start(spec, &err)); /* a program that loads backends twice */
+    assert_false(ats_emu_start(path, &err));
     unlink(path);
     rmdir(directory);
     assert_int_equal(ggml_backend_dev_count(), before + 2);
@@ -1237,10 +1380,12 @@ static void test_start_registers_devices(void **state) {
     assert_false(props.caps.buffer_from_host_ptr);
     ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(dev);
     assert_string_equal(ggml_backend_reg_name(reg), "EMU");
-    static const char *const names[] = {
-        "ggml_backend_set_n_threads",        "ggml_backend_set_abort_callback",
-        "ggml_backend_register_host_buffer", "ggml_backend_unregister_host_buffer",
-        "ats_backend_take_error",            "ats_emu_inject"};
+    static const char *const names[] = {"ggml_backend_set_n_threads",
+                                        "ggml_backend_set_abort_callback",
+                                        "ggml_backend_register_host_buffer",
+                                        "ggml_backend_unregister_host_buffer",
+                                        "ats_backend_take_error",
+                                        "ats_emu_inject"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         assert_non_null(ggml_backend_reg_get_proc_address(reg, names[i]));
     }
@@ -1254,7 +1399,8 @@ static void test_start_registers_devices(void **state) {
 /* ---- main ---- */
 
 /* Loads the backends that lie next to the ggml this test is linked with. */
-static int load_ggml(void **state) {
+static int load_ggml(void **state)
+{
     (void)state;
     Dl_info info;
     void *address = NULL;
@@ -1277,10 +1423,12 @@ static int load_ggml(void **state) {
     return 0;
 }
 
-int main(void) {
+int main(void)
+{
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_results_equal_the_cpu_backends),
         cmocka_unit_test(test_graph_is_independent_after_enqueue),
+        cmocka_unit_test(test_copies_keep_use_counts_and_views),
         cmocka_unit_test(test_events_order_streams),
         cmocka_unit_test(test_many_streams_at_once),
         cmocka_unit_test(test_host_cannot_read_device_memory),
@@ -1293,6 +1441,7 @@ int main(void) {
         cmocka_unit_test(test_2d_copies),
         cmocka_unit_test(test_large_pageable_source),
         cmocka_unit_test(test_freeing_a_buffer_waits_for_its_streams),
+        cmocka_unit_test(test_freeing_blocks_while_a_stream_is_busy),
         cmocka_unit_test(test_copies_between_devices),
         cmocka_unit_test(test_foreign_tensors_and_host_functions_are_refused),
         cmocka_unit_test(test_abort_is_a_status_and_not_a_failure),

@@ -1,0 +1,57 @@
+/* What the property tests share: a process per scenario, and checks that explain themselves.
+ *
+ * The library reads its environment once, when it is loaded, so every scenario runs in a child
+ * process of its own with its own environment. A scenario fails if its process ends with
+ * anything but 0: by a check, a signal, a sanitizer's report, or by taking too long. ggml's log
+ * is kept in memory; a failing check prints the end of it. */
+#ifndef ATS_TESTS_HARNESS_H
+#define ATS_TESTS_HARNESS_H
+
+#include "unit/seed.h"
+
+#include <ggml-alloc.h>
+#include <ggml-backend.h>
+#include <ggml-cpu.h>
+#include <ggml.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { TEST_THREADS = 2 };
+
+/* Fails the scenario with a message if `condition` does not hold. */
+#define CHECK(condition, ...)                                                                      \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            scenario_fail(__FILE__, __LINE__, #condition, __VA_ARGS__);                            \
+        }                                                                                          \
+    } while (0)
+
+_Noreturn void scenario_fail(const char *file, int line, const char *what, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Runs `body` in a child process whose environment is that of the tests plus `settings`
+ * ("NAME=value NAME=value", or "" for none). Prints why it failed; returns whether it passed. */
+bool scenario_run(const char *title, const char *settings, void (*body)(const void *argument),
+                  const void *argument);
+
+/* In the child: loads the CPU backend and the library under test. */
+void scenario_load_backends(void);
+
+/* What ggml and the library have logged so far, and how to forget it. */
+bool scenario_logged(const char *text);
+void scenario_forget_log(void);
+
+ggml_backend_dev_t device_named(const char *name);
+
+/* A backend of the device that computes with TEST_THREADS threads. */
+ggml_backend_t backend_on(ggml_backend_dev_t device);
+
+/* Sets the failures of an emulated device, see the library's emu/emu.h. */
+void inject(const char *device, const char *spec);
+
+/* True under a sanitizer, which makes everything several times slower. */
+bool is_sanitized(void);
+
+#endif

@@ -1,0 +1,329 @@
+/* The schedule, carried out on two simulated memories.
+ *
+ * Roots occupy slots that are recycled as ggml's allocator recycles addresses: one layout for
+ * both memories, a slot free once its root has been read for the last time, and a result may
+ * take over the slot of an operand that dies with it. Values are hashes of what was read, so a
+ * stale or missing copy shows at the first read. The reference executes in one memory. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "plan/schedule.h"
+#include "random_graph.h"
+
+static const uint64_t poison = UINT64_C(0xDEADDEADDEADDEAD);
+
+struct machine {
+    const struct random_graph *g;
+    size_t slot[GRAPH_MAX_ROOTS];
+    size_t last_use[GRAPH_MAX_ROOTS];
+    bool external[GRAPH_MAX_ROOTS]; /* exists before the graph runs */
+    uint64_t one[GRAPH_MAX_ROOTS];  /* the reference's memory, by slot */
+    uint64_t two[ATS_SIDES][GRAPH_MAX_ROOTS];
+};
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    struct ats_rng rng = {.state = hash ^ (value * UINT64_C(0x9E3779B97F4A7C15))};
+    return ats_rng_next(&rng);
+}
+
+/* ---- memory ---- */
+
+static void find_uses(struct machine *m)
+{
+    const struct ats_graph_desc *graph = &m->g->desc;
+    bool seen[GRAPH_MAX_ROOTS] = {false};
+    for (size_t i = 0; i < graph->n_ops; i++) {
+        const struct ats_op *op = &graph->ops[i];
+        for (uint32_t r = 0; r < op->n_reads; r++) {
+            const uint32_t root = graph->reads[op->first_read + r];
+            m->external[root] = m->external[root] || !seen[root];
+            seen[root] = true;
+            m->last_use[root] = i;
+        }
+        if (op->write >= 0) {
+            seen[op->write] = true;
+            m->last_use[op->write] = i;
+        }
+    }
+}
+
+/* Gives each root a slot. What has a home is persistent; inputs are recycled like the rest. */
+static void give_slots(struct machine *m, struct ats_rng *rng)
+{
+    const struct ats_graph_desc *graph = &m->g->desc;
+    size_t owner[GRAPH_MAX_ROOTS]; /* root of each slot, or SIZE_MAX */
+    size_t n_slots = 0;
+    for (size_t root = 0; root < graph->n_roots; root++) {
+        if (m->external[root]) {
+            m->slot[root] = n_slots;
+            owner[n_slots++] = root;
+        }
+    }
+    for (size_t i = 0; i < graph->n_ops; i++) {
+        const struct ats_op *op = &graph->ops[i];
+        if (op->write < 0 || op->partial_write) {
+            continue;
+        }
+        /* a slot is free if its root has died; if it dies here, it is taken over in place */
+        const size_t in_place = test_chance(rng, 50);
+        size_t chosen = n_slots;
+        for (size_t s = 0; s < n_slots && chosen == n_slots; s++) {
+            const size_t root = owner[s];
+            if (graph->roots[root].home == 0 &&
+                (m->last_use[root] < i || (in_place != 0 && m->last_use[root] == i))) {
+                chosen = s;
+            }
+        }
+        n_slots += chosen == n_slots;
+        owner[chosen] = (size_t)op->write;
+        m->slot[op->write] = chosen;
+    }
+}
+
+/* ---- execution ---- */
+
+/* What the operator computes from the given memory; also checks it against the reference. */
+static uint64_t compute(const struct machine *m, size_t i, const uint64_t *memory)
+{
+    const struct ats_graph_desc *graph = &m->g->desc;
+    const struct ats_op *op = &graph->ops[i];
+    uint64_t hash = i + 1;
+    for (uint32_t r = 0; r < op->n_reads; r++) {
+        const uint32_t root = graph->reads[op->first_read + r];
+        const uint64_t value = memory[m->slot[root]];
+        if (value != m->one[m->slot[root]]) {
+            fail_msg("operator %zu reads root %u: %s", i, root,
+                     value == poison ? "nothing there" : "stale");
+        }
+        hash = mix(hash, value);
+    }
+    if (op->partial_write && memory[m->slot[op->write]] != m->one[m->slot[op->write]]) {
+        fail_msg("operator %zu writes a part of root %d, the rest is not there", i, op->write);
+    }
+    return op->partial_write ? mix(hash, memory[m->slot[op->write]]) : hash;
+}
+
+static void run_op(struct machine *m, size_t i, enum ats_side side)
+{
+    const struct ats_op *op = &m->g->desc.ops[i];
+    const uint64_t value = compute(m, i, m->two[side]);
+    if (op->write >= 0) {
+        assert_true(value == compute(m, i, m->one));
+        m->one[m->slot[op->write]] = value;
+        m->two[side][m->slot[op->write]] = value;
+    }
+}
+
+/* Externals start on random sides; the executor brings them where the schedule needs them. */
+static void bring_externals(struct machine *m, const struct ats_schedule *schedule,
+                            struct ats_rng *rng)
+{
+    for (size_t root = 0; root < m->g->desc.n_roots; root++) {
+        if (!m->external[root]) {
+            continue;
+        }
+        const uint64_t value = ats_rng_next(rng);
+        const ats_side_set valid = (ats_side_set)test_between(rng, 1, ATS_ON_BOTH);
+        m->one[m->slot[root]] = value;
+        for (int side = 0; side < ATS_SIDES; side++) {
+            if (((valid | schedule->needs[root]) & ATS_ON(side)) != 0) {
+                m->two[side][m->slot[root]] = value;
+            }
+        }
+    }
+}
+
+static bool split_uses(const struct machine *m, const struct ats_split *split, uint32_t root)
+{
+    for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++) {
+        const struct ats_op *op = &m->g->desc.ops[i];
+        if (random_graph_is_read(&m->g->desc, op, root) ||
+            (op->partial_write && op->write == (int32_t)root)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void run_split(struct machine *m, const struct ats_schedule *schedule,
+                      const struct ats_split *split)
+{
+    const enum ats_side to = split->side;
+    for (uint32_t c = split->first_copy; c < split->first_copy + split->n_copies; c++) {
+        const uint32_t root = schedule->copies[c];
+        const size_t slot = m->slot[root];
+        if (m->two[to][slot] == m->one[slot]) {
+            fail_msg("root %u is copied to a side where it is valid", root);
+        }
+        assert_true(m->two[ats_other_side(to)][slot] == m->one[slot]);
+        assert_true(split_uses(m, split, root));
+        assert_true((schedule->copied[root] & ATS_ON(to)) != 0);
+        m->two[to][slot] = m->two[ats_other_side(to)][slot];
+    }
+    for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++) {
+        run_op(m, i, to);
+    }
+}
+
+/* ---- what the schedule says, checked from its definition ---- */
+
+static void check_splits(const struct random_graph *g, const enum ats_side *sides,
+                         const struct ats_schedule *schedule)
+{
+    uint32_t op = 0;
+    uint32_t copy = 0;
+    for (size_t s = 0; s < schedule->n_splits; s++) {
+        const struct ats_split *split = &schedule->splits[s];
+        assert_true(split->n_ops > 0);
+        assert_int_equal(split->first_op, op);
+        assert_int_equal(split->first_copy, copy);
+        assert_true(s == 0 || split->side != schedule->splits[s - 1].side);
+        for (uint32_t i = 0; i < split->n_ops; i++) {
+            assert_int_equal(sides[op + i], split->side);
+        }
+        op += split->n_ops;
+        copy += split->n_copies;
+    }
+    assert_int_equal(op, g->desc.n_ops);
+    assert_int_equal(copy, schedule->n_copies);
+}
+
+/* A root is needed at the start exactly where an operator reads it (or writes a part of it)
+ * before the graph has written it. */
+static void check_needs(const struct random_graph *g, const enum ats_side *sides,
+                        const struct ats_schedule *schedule)
+{
+    for (uint32_t root = 0; root < g->desc.n_roots; root++) {
+        ats_side_set needs = 0;
+        bool written = false;
+        for (size_t i = 0; i < g->desc.n_ops && !written; i++) {
+            const struct ats_op *op = &g->ops[i];
+            const bool writes = op->write == (int32_t)root;
+            if (random_graph_is_read(&g->desc, op, root) || (writes && op->partial_write)) {
+                needs |= ATS_ON(sides[i]);
+            }
+            written = writes;
+        }
+        assert_int_equal(schedule->needs[root], needs);
+        assert_int_equal(schedule->final[root] != 0, written);
+    }
+}
+
+static void check_final(const struct machine *m, const struct ats_schedule *schedule)
+{
+    for (size_t root = 0; root < m->g->desc.n_roots; root++) {
+        bool recycled = false;
+        for (size_t other = 0; other < m->g->desc.n_roots; other++) {
+            recycled = recycled || (other != root && m->slot[other] == m->slot[root] &&
+                                    m->last_use[other] >= m->last_use[root] &&
+                                    !m->external[other]);
+        }
+        for (int side = 0; side < ATS_SIDES && !recycled; side++) {
+            if ((schedule->final[root] & ATS_ON(side)) != 0) {
+                assert_true(m->two[side][m->slot[root]] == m->one[m->slot[root]]);
+            }
+        }
+    }
+}
+
+/* ---- tests ---- */
+
+static void run_random(uint64_t round, bool alternate, size_t *copies)
+{
+    struct ats_rng rng = test_rng(round);
+    struct random_graph g;
+    random_graph_make(&g, test_between(&rng, 1, GRAPH_MAX_OPS), &rng);
+    enum ats_side sides[GRAPH_MAX_OPS];
+    const unsigned stay = alternate ? 0 : (unsigned)test_between(&rng, 10, 95);
+    for (size_t i = 0; i < g.desc.n_ops; i++) {
+        sides[i] = i > 0 && test_chance(&rng, stay) ? sides[i - 1]
+                   : alternate                      ? (enum ats_side)(i % 2)
+                                                    : (enum ats_side)ats_rng_below(&rng, 2);
+    }
+    struct ats_schedule schedule;
+    assert_true(ats_schedule_build(&g.desc, sides, &schedule));
+    check_splits(&g, sides, &schedule);
+    check_needs(&g, sides, &schedule);
+
+    struct machine m = {.g = &g};
+    for (size_t s = 0; s < GRAPH_MAX_ROOTS; s++) {
+        m.one[s] = m.two[0][s] = m.two[1][s] = poison;
+    }
+    find_uses(&m);
+    give_slots(&m, &rng);
+    bring_externals(&m, &schedule, &rng);
+    for (size_t s = 0; s < schedule.n_splits; s++) {
+        run_split(&m, &schedule, &schedule.splits[s]);
+    }
+    check_final(&m, &schedule);
+    *copies += schedule.n_copies;
+    ats_schedule_free(&schedule);
+    assert_null(schedule.splits);
+}
+
+static void test_reads_see_what_one_memory_gives(void **state)
+{
+    (void)state;
+    size_t copies = 0;
+    for (uint64_t round = 0; round < 5000; round++) {
+        run_random(round, false, &copies);
+    }
+    assert_true(copies > 5000); /* else nothing was tested */
+}
+
+static void test_alternating_sides(void **state)
+{
+    (void)state;
+    size_t copies = 0;
+    for (uint64_t round = 0; round < 2000; round++) {
+        run_random(100000 + round, true, &copies);
+    }
+    assert_true(copies > 5000);
+}
+
+static void test_one_side_needs_no_copy(void **state)
+{
+    (void)state;
+    for (uint64_t round = 0; round < 200; round++) {
+        struct ats_rng rng = test_rng(200000 + round);
+        struct random_graph g;
+        random_graph_make(&g, GRAPH_MAX_OPS, &rng);
+        enum ats_side sides[GRAPH_MAX_OPS];
+        for (size_t i = 0; i < g.desc.n_ops; i++) {
+            sides[i] = round % 2 == 0 ? ATS_HOST : ATS_ACCEL;
+        }
+        struct ats_schedule schedule;
+        assert_true(ats_schedule_build(&g.desc, sides, &schedule));
+        assert_int_equal(schedule.n_splits, 1);
+        assert_int_equal(schedule.n_copies, 0);
+        ats_schedule_free(&schedule);
+    }
+}
+
+static void test_empty_graph(void **state)
+{
+    (void)state;
+    const struct ats_graph_desc graph = {0};
+    struct ats_schedule schedule;
+    assert_true(ats_schedule_build(&graph, NULL, &schedule));
+    assert_int_equal(schedule.n_splits, 0);
+    assert_int_equal(schedule.n_copies, 0);
+    ats_schedule_free(&schedule);
+    ats_schedule_free(&schedule); /* twice is harmless */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reads_see_what_one_memory_gives),
+        cmocka_unit_test(test_alternating_sides),
+        cmocka_unit_test(test_one_side_needs_no_copy),
+        cmocka_unit_test(test_empty_graph),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
