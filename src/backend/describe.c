@@ -59,8 +59,10 @@ static bool locate(const struct ats_device *device, const struct ggml_tensor *ro
             ggml_backend_buft_is_host(root->buffer->buft)) {
             return true;
         }
-        return ats_fail(err, "tensor %s is in memory that %s cannot reach", root->name,
-                        device->name);
+        /* a scheduler's split may hold views of another device's tensor that nothing in it
+         * reads; describe_op refuses the operators that do */
+        location->unreachable = true;
+        return true;
     }
     location->buffer = buffer;
     location->begin = (size_t)((char *)root->data - buffer->base);
@@ -152,6 +154,16 @@ static void note_use(struct ats_location *location, size_t op_index, ats_side_se
     location->accel_can = location->accel_can && (supported & ATS_ON(ATS_ACCEL)) != 0;
 }
 
+static bool reachable(const struct ats_device *device, const struct ats_description *d,
+                      int32_t root, struct ats_error *err)
+{
+    if (root == ATS_NO_ROOT || !d->locations[root].unreachable) {
+        return true;
+    }
+    return ats_fail(err, "tensor %s is in memory that %s cannot reach",
+                    d->locations[root].tensor->name, device->name);
+}
+
 static bool describe_op(struct ats_device *device, struct ats_description *d, size_t index,
                         const struct ggml_tensor *node, struct ats_error *err)
 {
@@ -170,6 +182,9 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
         if (!root_of(device, d, node->src[s], &root, err)) {
             return false;
         }
+        if (!empty && !reachable(device, d, root, err)) {
+            return false;
+        }
         if (root != ATS_NO_ROOT && !empty) {
             d->reads[d->n_reads++] = (uint32_t)root;
             op->n_reads++;
@@ -178,6 +193,9 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
     }
     if (empty) {
         return true;
+    }
+    if (!reachable(device, d, written, err)) {
+        return false;
     }
     op->write = written;
     op->partial_write = node->view_src != NULL;

@@ -22,9 +22,10 @@ struct ats_location {
     size_t first_use;  /* operator that uses it first */
     size_t last_write; /* operator that writes it last */
     bool written;
-    bool is_node;   /* an operator of this graph makes it */
-    bool host_can;  /* the CPU supports every operator that uses it */
-    bool accel_can; /* the accelerator likewise */
+    bool is_node;     /* an operator of this graph makes it */
+    bool host_can;    /* the CPU supports every operator that uses it */
+    bool accel_can;   /* the accelerator likewise */
+    bool unreachable; /* memory of another device: only no-ops (views) may refer to it */
 };
 
 /* What is known of one tensor of the graph. */

@@ -306,7 +306,7 @@ static void print_command(char *const *command)
 {
     static const char *const variables[] = {"GGML_BACKEND_PATH", "ATS_EMULATE", "ATS_PROFILES",
                                             "ATS_ACCEL",         "ATS_VRAM",    "ATS_PLACEMENT",
-                                            "ATS_PLAN_OUT",      "ATS_STATS"};
+                                            "ATS_PLAN_OUT",      "ATS_STATS",   "OMP_WAIT_POLICY"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i]);
         if (value != NULL) {
@@ -339,6 +339,16 @@ static char **command_line(char *program, char *devices, const struct words *w)
     return command;
 }
 
+/* The emulated accelerator computes on the same cores as the CPU side. OpenMP's idle threads
+ * spin by default, and would take the cores from those that work. */
+static void wait_passively_if_emulated(void)
+{
+    const char *emulate = getenv("ATS_EMULATE");
+    if (emulate != NULL && emulate[0] != '\0') {
+        setenv("OMP_WAIT_POLICY", "passive", 0);
+    }
+}
+
 static bool start(const char *who, const struct launch *launch, const struct options *o,
                   const struct words *w, const char *llama_bin, struct ats_error *err)
 {
@@ -350,6 +360,7 @@ static bool start(const char *who, const struct launch *launch, const struct opt
                             device_list(who, llama_bin, backend, launch->separator, &devices, err));
     if (ok) {
         setenv("GGML_BACKEND_PATH", backend, 1);
+        wait_passively_if_emulated();
         char **command = command_line(program, devices, w);
         if (o->dry_run) {
             print_command(command);

@@ -22,15 +22,17 @@ static struct {
     pthread_mutex_t lock;
     char text[LOG_BYTES];
     size_t used;
+    size_t n_errors;
 } log_kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void keep_log(enum ggml_log_level level, const char *text, void *data)
+void scenario_keep_log(enum ggml_log_level level, const char *text, void *data)
 {
     (void)data;
     if (level == GGML_LOG_LEVEL_DEBUG) {
         return;
     }
     pthread_mutex_lock(&log_kept.lock);
+    log_kept.n_errors += level == GGML_LOG_LEVEL_ERROR;
     const size_t n = strlen(text);
     if (n >= sizeof(log_kept.text) - log_kept.used) {
         log_kept.used = 0;
@@ -53,9 +55,18 @@ bool scenario_logged(const char *text)
     return found;
 }
 
+size_t scenario_logged_errors(void)
+{
+    pthread_mutex_lock(&log_kept.lock);
+    const size_t n = log_kept.n_errors;
+    pthread_mutex_unlock(&log_kept.lock);
+    return n;
+}
+
 void scenario_forget_log(void)
 {
     pthread_mutex_lock(&log_kept.lock);
+    log_kept.n_errors = 0;
     log_kept.used = 0;
     log_kept.text[0] = '\0';
     pthread_mutex_unlock(&log_kept.lock);
@@ -146,7 +157,7 @@ bool scenario_run(const char *title, const char *settings, void (*body)(const vo
         }
         alarm(TIMEOUT_S);
         apply(settings);
-        ggml_log_set(keep_log, NULL);
+        ggml_log_set(scenario_keep_log, NULL);
         body(argument);
         fflush(NULL);
         exit(0); /* and not _exit: leaks are looked for at exit */

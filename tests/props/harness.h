@@ -39,8 +39,12 @@ bool scenario_run(const char *title, const char *settings, void (*body)(const vo
 /* In the child: loads the CPU backend and the library under test. */
 void scenario_load_backends(void);
 
-/* What ggml and the library have logged so far, and how to forget it. */
+/* Keeps a line of the log; ggml's is kept from the start. */
+void scenario_keep_log(enum ggml_log_level level, const char *text, void *data);
+
+/* What has been logged so far, and how to forget it. */
 bool scenario_logged(const char *text);
+size_t scenario_logged_errors(void);
 void scenario_forget_log(void);
 
 ggml_backend_dev_t device_named(const char *name);

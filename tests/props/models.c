@@ -77,6 +77,13 @@ const char *lora_path(void)
     return lora;
 }
 
+void models_start(void)
+{
+    llama_log_set(scenario_keep_log, NULL);
+    scenario_load_backends();
+    llama_backend_init();
+}
+
 struct llama_model *model_load(const char *path, const char *devices, enum llama_load_mode mode)
 {
     ggml_backend_dev_t list[4] = {NULL};

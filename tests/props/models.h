@@ -24,6 +24,9 @@ void models_make(void);
 const char *model_path(enum model_kind kind);
 const char *lora_path(void); /* for MODEL_DENSE */
 
+/* In a scenario: loads the backends and starts libllama. */
+void models_start(void);
+
 /* The model on the devices named (e.g. "ATS0" or "ATS0,ATS1"), or on the CPU alone (""). */
 struct llama_model *model_load(const char *path, const char *devices, enum llama_load_mode mode);
 

@@ -315,7 +315,9 @@ static void do_memset(struct world *w)
 {
     const struct pick p = pick_part(w);
     const uint8_t value = random_fill(&w->rng);
-    memset(twin_at(&p), value, p.bytes);
+    if (p.bytes > 0) {
+        memset(twin_at(&p), value, p.bytes);
+    }
     ggml_backend_tensor_memset(p.tensor, value, p.begin, p.bytes);
 }
 
@@ -391,7 +393,9 @@ static void do_copy(struct world *w)
     const size_t shape = (size_t)ats_rng_below(&w->rng, N_SHAPES);
     struct memory *from = &w->memories[ats_rng_below(&w->rng, w->n_memories)];
     struct memory *to = &w->memories[ats_rng_below(&w->rng, w->n_memories)];
-    memmove(to->twins[shape]->data, from->twins[shape]->data, ggml_nbytes(to->twins[shape]));
+    if (ggml_nbytes(to->twins[shape]) > 0) {
+        memmove(to->twins[shape]->data, from->twins[shape]->data, ggml_nbytes(to->twins[shape]));
+    }
     if (test_chance(&w->rng, 50)) {
         ggml_backend_tensor_copy(from->tensors[shape], to->tensors[shape]);
     } else {
@@ -409,7 +413,9 @@ static void do_clear(struct world *w)
     struct memory *memory = &w->memories[ats_rng_below(&w->rng, w->n_memories)];
     const uint8_t value = test_chance(&w->rng, 50) ? 0 : random_fill(&w->rng);
     for (size_t s = 0; s < N_SHAPES; s++) {
-        memset(memory->twins[s]->data, value, ggml_nbytes(memory->twins[s]));
+        if (ggml_nbytes(memory->twins[s]) > 0) {
+            memset(memory->twins[s]->data, value, ggml_nbytes(memory->twins[s]));
+        }
     }
     ggml_backend_buffer_clear(memory->buffer, value);
 }
@@ -442,7 +448,7 @@ static ggml_backend_t pending_stream(struct world *w, size_t device)
 static void do_async(struct world *w)
 {
     const struct pick p = pick_part(w);
-    if (p.memory->kind == FOREIGN) {
+    if (p.memory->kind == FOREIGN || ggml_nbytes(p.twin) == 0) {
         return;
     }
     ggml_backend_t stream = pending_stream(w, p.memory->device);

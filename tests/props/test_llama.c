@@ -388,8 +388,7 @@ static void end(struct world *w)
 static void run_walk(const void *argument)
 {
     const struct scenario *scenario = argument;
-    scenario_load_backends();
-    llama_backend_init();
+    models_start();
     struct world w = {.scenario = scenario, .rng = test_rng(scenario->stream)};
     unsigned total = 0;
     for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
@@ -462,8 +461,7 @@ static void test_two_devices(void **state)
 static void run_bert(const void *argument)
 {
     (void)argument;
-    scenario_load_backends();
-    llama_backend_init();
+    models_start();
     struct world w = {.rng = test_rng(60), .doing = "embed"};
     struct llama_model *model[SIDES];
     struct llama_context *ctx[SIDES];
@@ -505,8 +503,7 @@ static void test_embedding_model(void **state)
 static void run_second_context(const void *argument)
 {
     (void)argument;
-    scenario_load_backends();
-    llama_backend_init();
+    models_start();
     struct world w = {.rng = test_rng(61), .doing = "a second context"};
     struct llama_model *model[SIDES];
     struct llama_context *ctx[SIDES][2];
@@ -565,8 +562,7 @@ static bool abort_soon(void *data)
 static void run_abort(const void *argument)
 {
     const enum model_kind kind = *(const enum model_kind *)argument;
-    scenario_load_backends();
-    llama_backend_init();
+    models_start();
     struct world w = {.rng = test_rng(70), .doing = "after an abort"};
     struct llama_model *model[SIDES];
     struct llama_context *ctx[SIDES];

@@ -8,6 +8,7 @@ import { atsEnvironment, cleanEnvironment, setting, work } from "./setting.mjs";
 const startLimitMs = 60_000;
 const requestLimitMs = 60_000;
 const stopLimitMs = 15_000;
+const leaveLimitMs = 2_000; // at the end of a test: what had to be said about stopping is said
 
 const running = new Set();
 process.on("exit", () => {
@@ -15,12 +16,12 @@ process.on("exit", () => {
 });
 
 export async function stopAll() {
-    await Promise.allSettled([...running].map((server) => server.stop()));
+    await Promise.allSettled([...running].map((server) => server.stop(leaveLimitMs)));
 }
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// Same rounding everywhere: equal thread counts, no repacked weights, no automatic choices.
+// Same rounding everywhere: equal thread counts, no repacked weights.
 const commonOptions = () => [
     ...["--host", "127.0.0.1", "--port", "0", "--offline", "--metrics", "--no-repack"],
     ...["-t", String(setting.threads), "-tb", String(setting.threads)],
@@ -108,9 +109,9 @@ class Server {
     }
 
     // How it ended: a server that is asked to stop frees its contexts and exits with 0.
-    async stop() {
+    async stop(limitMs = stopLimitMs) {
         this.child.kill("SIGTERM");
-        const timer = setTimeout(() => this.child.kill("SIGKILL"), stopLimitMs);
+        const timer = setTimeout(() => this.child.kill("SIGKILL"), limitMs);
         const how = await this.ended;
         clearTimeout(timer);
         return how;
