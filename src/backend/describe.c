@@ -133,8 +133,8 @@ static float bytes_read(const struct ggml_tensor *node, const struct ggml_tensor
 static void estimate(const struct ggml_tensor *node, struct ats_op *op)
 {
     float bytes = (float)ggml_nbytes(node);
-    for (int s = 0; s < GGML_MAX_SRC && node->src[s] != NULL; s++) {
-        bytes += bytes_read(node, node->src[s]);
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        bytes += node->src[s] != NULL ? bytes_read(node, node->src[s]) : 0.0F;
     }
     const float flops = flops_of(node);
     for (int side = 0; side < ATS_SIDES; side++) {
@@ -177,8 +177,11 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
     ats_description_find(d, node)->node = (int32_t)index;
     const bool empty = ats_op_is_empty(node);
     bool foreign = false;
-    for (int s = 0; s < GGML_MAX_SRC && node->src[s] != NULL; s++) {
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
         int32_t root = ATS_NO_ROOT;
+        if (node->src[s] == NULL) {
+            continue; /* optional sources leave gaps: attention sinks without a mask */
+        }
         if (!root_of(device, d, node->src[s], &root, err)) {
             return false;
         }
@@ -231,8 +234,8 @@ static size_t count_tensors(const struct ggml_cgraph *cgraph)
     size_t n = 0;
     for (int i = 0; i < cgraph->n_nodes; i++) {
         n += 2; /* itself and the root of its view */
-        for (int s = 0; s < GGML_MAX_SRC && cgraph->nodes[i]->src[s] != NULL; s++) {
-            n += 2;
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
+            n += cgraph->nodes[i]->src[s] != NULL ? 2 : 0;
         }
     }
     return n;

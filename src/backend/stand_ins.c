@@ -82,7 +82,10 @@ static bool fill_sources(struct maker *m, const struct ggml_tensor *tensor,
                          struct ggml_tensor *copy)
 {
     const bool empty = ats_op_is_empty(tensor);
-    for (int s = 0; s < GGML_MAX_SRC && tensor->src[s] != NULL; s++) {
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        if (tensor->src[s] == NULL) {
+            continue; /* optional sources leave gaps: attention sinks without a mask */
+        }
         copy->src[s] = stand_in_of(m, tensor->src[s]);
         if (copy->src[s] == NULL) {
             return false;
@@ -181,7 +184,7 @@ static int32_t uses_here(const struct ggml_cgraph *cgraph, const struct ggml_ten
 {
     int32_t uses = 0;
     for (int i = 0; i < cgraph->n_nodes; i++) {
-        for (int s = 0; s < GGML_MAX_SRC && cgraph->nodes[i]->src[s] != NULL; s++) {
+        for (int s = 0; s < GGML_MAX_SRC; s++) {
             uses += cgraph->nodes[i]->src[s] == tensor;
         }
     }

@@ -34,6 +34,8 @@ unset LLAMA_ARG_DEVICE LLAMA_ARG_N_GPU_LAYERS GGML_VK_VISIBLE_DEVICES
 
 export GGML_BACKEND_PATH=$build/lib/libggml-ats.so
 export ATS_STATS=$stats
+# the emulated accelerator computes on the same cores: idle OpenMP threads must not spin there
+export OMP_WAIT_POLICY=passive
 
 for need in "$GGML_BACKEND_PATH" "$preload"; do
     [ -e "$need" ] || fail "$need is missing" "run 'make build' first"

@@ -36,6 +36,9 @@ _Noreturn void scenario_fail(const char *file, int line, const char *what, const
 bool scenario_run(const char *title, const char *settings, void (*body)(const void *argument),
                   const void *argument);
 
+/* Whether an injected failure happened in the latest scenario. */
+bool scenario_met_failure(void);
+
 /* In the child: loads the CPU backend and the library under test. */
 void scenario_load_backends(void);
 

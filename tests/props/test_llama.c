@@ -423,14 +423,14 @@ static void test_any_operations(void **state)
         "ATS_PLACEMENT=fill ATS_EMU_DELAY_US=20",
     };
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
-        walk("any operations", settings[i], (struct scenario){i, "ATS0", 250});
+        walk("any operations", settings[i], (struct scenario){i, "ATS0", 120});
     }
-    for (uint64_t i = 0; i < 6; i++) {
+    for (uint64_t i = 0; i < 4; i++) {
         struct ats_rng rng = test_rng(900 + i);
         char text[96];
         snprintf(text, sizeof(text), "ATS_PLACEMENT=random:%llu",
                  (unsigned long long)ats_rng_next(&rng));
-        walk("random placement", text, (struct scenario){10 + i, "ATS0", 250});
+        walk("random placement", text, (struct scenario){10 + i, "ATS0", 120});
     }
 }
 
@@ -442,18 +442,18 @@ static void test_budgets(void **state)
         char text[96];
         snprintf(text, sizeof(text), "ATS_VRAM=%s ATS_PLACEMENT=%s", budgets[i],
                  i % 2 == 0 ? "fill" : "random:31");
-        walk("budget", text, (struct scenario){30 + i, "ATS0", 200});
+        walk("budget", text, (struct scenario){30 + i, "ATS0", 80});
     }
-    walk("small VRAM", "ATS_EMU_MEMORY=6M", (struct scenario){40, "ATS0", 200});
+    walk("small VRAM", "ATS_EMU_MEMORY=6M", (struct scenario){40, "ATS0", 80});
 }
 
 static void test_two_devices(void **state)
 {
     (void)state;
     walk("two devices", "ATS_EMULATE=emu-small,emu-small ATS_PLACEMENT=random:5",
-         (struct scenario){50, "ATS0,ATS1", 200});
+         (struct scenario){50, "ATS0,ATS1", 100});
     walk("two devices", "ATS_EMULATE=emu-small,emu-small ATS_VRAM=3M",
-         (struct scenario){51, "ATS0,ATS1", 200});
+         (struct scenario){51, "ATS0,ATS1", 100});
 }
 
 /* ---- embeddings of a model without memory ---- */
@@ -542,7 +542,7 @@ static void run_second_context(const void *argument)
 static void test_second_context_when_vram_is_full(void **state)
 {
     (void)state;
-    static const char *const settings[] = {"ATS_VRAM=12M ATS_PLACEMENT=vram",
+    static const char *const settings[] = {"ATS_VRAM=6M ATS_PLACEMENT=vram",
                                            "ATS_VRAM=12M ATS_PLACEMENT=fill"};
     for (size_t i = 0; i < 2; i++) {
         assert_true(scenario_run("second context", settings[i], run_second_context, NULL));
