@@ -29,7 +29,7 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
     if (!ats_placement_read(text, &config->table, &reason)) {
         return ats_fail(err, "ATS_PLACEMENT: %.400s", reason.text);
     }
-    config->rule = (struct ats_rule){.kind = ATS_RULE_TABLE};
+    config->rule = (struct ats_rule){.kind = ATS_RULE_TABLE, .table = &config->table};
     return true;
 }
 

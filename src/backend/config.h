@@ -20,7 +20,8 @@ struct ats_config {
 };
 
 /* Reads the environment. Fails on the first value that makes no sense, naming
- * the variable. Strings are borrowed from the environment. */
+ * the variable. Strings are borrowed from the environment; the rule refers to the table, so
+ * the struct must stay where it is. */
 bool ats_config_read(struct ats_config *config, struct ats_error *err);
 
 #endif

@@ -76,8 +76,11 @@ void ats_stats_write(const struct ats_config *config)
     snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", config->stats, (long)getpid());
     if (root == NULL || json_dump_file(root, temporary, JSON_INDENT(2)) != 0 ||
         rename(temporary, config->stats) != 0) {
-        ats_log_error("cannot write the summary to %s (ATS_STATS): %s\n", config->stats,
-                      strerror(errno));
+        static atomic_bool told;
+        if (!atomic_exchange(&told, true)) {
+            ats_log_error("cannot write the summary to %s (ATS_STATS): %s\n", config->stats,
+                          strerror(errno));
+        }
         unlink(temporary);
     }
     json_decref(root);

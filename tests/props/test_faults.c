@@ -321,13 +321,60 @@ static void test_loss(void **state)
     RUN_ALL(7, "loss:1", "loss:2", "loss:3", "loss:5", "loss:9", "loss:20", "loss:50");
 }
 
+/* ---- a failure while weights are moved out of VRAM for a second context ---- */
+
+static void run_demotion(const void *argument)
+{
+    const char *spec = argument;
+    models_start();
+    struct reference r = {0};
+    make_reference(&r, MODEL_LARGE);
+    /* not mapped: what is in VRAM has no copy in host memory */
+    struct llama_model *model = model_load(model_path(MODEL_LARGE), "ATS0", LLAMA_LOAD_MODE_NONE);
+    CHECK(model != NULL, "cannot load");
+    struct llama_context *first = make_context(model);
+    CHECK(first != NULL && decode_step(first, 0) == 0 && is_right(first, &r, 0), "first context");
+    inject("EMU0", spec);
+    struct llama_context *second = make_context(model);
+    if (second != NULL) {
+        decode_from(second, &r, 0, "the second context");
+    }
+    inject("EMU0", "off");
+    CHECK(scenario_logged("injected"), "nothing was moved: the test tests nothing");
+    decode_from(first, &r, 1, "the first context afterwards");
+    llama_free(second);
+    second = make_context(model);
+    if (second != NULL) { /* weights that could not be read back are lost, but not silently */
+        decode_from(second, &r, 0, "a third context");
+    }
+    llama_free(second);
+    llama_free(first);
+    llama_model_free(model);
+    model = model_load(model_path(MODEL_LARGE), "ATS0", LLAMA_LOAD_MODE_NONE);
+    CHECK(model != NULL, "cannot load afterwards");
+    check_new_context(model, &r, "a new model");
+    llama_model_free(model);
+    free_reference(&r);
+}
+
+static void test_demotion(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"copy:1", "copy:2", "copy:1+", "alloc:1"};
+    size_t failed = 0;
+    for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+        failed += !scenario_run(specs[i], "ATS_VRAM=6M ATS_PLACEMENT=vram", run_demotion, specs[i]);
+    }
+    assert_int_equal(failed, 0);
+}
+
 int main(void)
 {
     models_make();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nothing_injected), cmocka_unit_test(test_allocation),
         cmocka_unit_test(test_copy),             cmocka_unit_test(test_compute),
-        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_loss),             cmocka_unit_test(test_demotion),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
