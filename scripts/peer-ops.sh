@@ -28,27 +28,40 @@ export ATS_EMU_MEMORY=8G
 seed=${SEED:-${ATS_TEST_SEED:-$(random_seed)}}
 seconds=${OPS_SECONDS:-150}
 printf '%s: SEED=%s\n' "$program_name" "$seed"
+
+# Which operators to draw from. ggml has no gradient of the others, or its test aborts on them
+# with the plain CPU as well.
+operators='.*'
+round_cases=1000
+if [ "$kind" = grad ]; then
+    operators='ABS|ACC|ADD|CLAMP|CONT|COS|CROSS_ENTROPY_LOSS|DIAG_MASK_INF|DIV|EXP|GET_ROWS|LOG'
+    operators+='|MEAN|MUL|MUL_MAT|NEG|POOL_2D|RELU|REPEAT|RMS_NORM|ROPE|SILU|SIN|SQR|SQRT|SUB'
+    operators+='|SUM_ROWS|SWIGLU'
+elif [ "$lane" = vulkan ]; then
+    # llvmpipe compiles the shaders of some operators for a minute, and crashes now and then in
+    # a process that has compiled many
+    round_cases=25
+    operators='(?!FLASH_ATTN_EXT|LIGHTNING_INDEXER|MUL_MAT|TOP_?K|ADD_RMS_NORM|SOFT_MAX$|RWKV'
+    operators+='|RMS_NORM_MUL|ROPE_BACK|UPSCALE|IM2COL|GATED_LINEAR_ATTN).*'
+fi
 n_passed=0
 n_failed=0
 to_accel_bytes=0
 
 # run DEVICE MODE OPS: the output goes to $work/output, failed cases to $work/failed.DEVICE.
-# Without a last line of its own the program did not come to its end.
+# False if the program crashed: without a last line of its own it did not come to its end.
 run() {
     local device=$1 mode=$2 ops=$3
     local arguments=("$mode" -b "$device" ${ops:+-o "$ops"})
-    # llvmpipe crashes when two threads compile shaders; grad has no workers
+    # llvmpipe crashes if two workers compile shaders; grad has none
     [ "$mode" = grad ] || [ "$lane" = vulkan ] || arguments+=(-j 2)
     rm -f "$stats"
     peer test-backend-ops "${arguments[@]}" >"$work/output" 2>&1 || true
     sed -i $'s/\x1b\\[[0-9;]*m//g' "$work/output"
-    grep -qE '^[0-9]+/[0-9]+ backends passed' "$work/output" || {
-        tail -n 20 "$work/output" >&2
-        fail "test-backend-ops $mode -b $device crashed" "ATS_PLACEMENT=$ATS_PLACEMENT"
-    }
     # a message of the failure may stand before the name of the case
     grep -oE '[A-Z0-9_]+\([^ ]*\): FAIL' "$work/output" | sed 's/: FAIL$//' |
         sort >"$work/failed.$device" || true
+    grep -qE '^[0-9]+/[0-9]+ backends passed' "$work/output"
 }
 
 # try NAME OPS: one run on ATS0; ATS_PLACEMENT says on which sides.
@@ -56,10 +69,14 @@ try() {
     local name=$1 ops=$2 mode=test passed failed started=$SECONDS
     [ "$kind" != grad ] || mode=grad
     : >"$work/failed.$accelerator"
-    if [ "$lane" = vulkan ]; then
-        run "$accelerator" "$mode" "$ops"
+    if [ "$lane" = vulkan ] && ! run "$accelerator" "$mode" "$ops"; then
+        printf '%s: %s: not counted, %s itself crashed\n' "$program_name" "$name" "$accelerator"
+        return
     fi
-    run ATS0 "$mode" "$ops"
+    if ! run ATS0 "$mode" "$ops" && ! { [ "$lane" = vulkan ] && run ATS0 "$mode" "$ops"; }; then
+        tail -n 20 "$work/output" >&2
+        fail "test-backend-ops $mode -b ATS0 crashed" "ATS_PLACEMENT=$ATS_PLACEMENT"
+    fi
     passed=$(grep -c ': OK' "$work/output" || true)
     mapfile -t failed < <(comm -23 "$work/failed.ATS0" "$work/failed.$accelerator")
     printf '%s: %s, ATS_PLACEMENT=%s: %s passed, %s failed%s, %s not supported, %s s\n' \
@@ -67,7 +84,7 @@ try() {
         "$([ "$lane" = emu ] || echo " (and $(wc -l <"$work/failed.$accelerator") on $accelerator itself)")" \
         "$(grep -c ': not supported' "$work/output" || true)" $((SECONDS - started))
     if [ ${#failed[@]} -gt 0 ]; then
-        grep -F "${failed[@]/#/-e}" "$work/output" | grep FAIL || true
+        grep -F "${failed[@]/#/-e}" "$work/output" | grep FAIL | head -n 20 || true
     fi
     n_passed=$((n_passed + passed))
     n_failed=$((n_failed + ${#failed[@]}))
@@ -88,7 +105,7 @@ sample() {
     mkdir "$work/rounds"
     choose_sides 0
     ATS_PEER_LIST=1 peer test-backend-ops test -b ATS0 2>/dev/null |
-        "$root/tests/peer/ops_sample.py" "$seed" "$work/rounds" ||
+        "$root/tests/peer/ops_sample.py" "$seed" "$work/rounds" "$operators" "$round_cases" ||
         fail 'the cases could not be listed'
     for file in "$work/rounds"/*; do
         [ "$number" -lt 2 ] || [ $((SECONDS - started + longest)) -le "$seconds" ] || break

@@ -135,6 +135,7 @@ static struct stretch stretch_at(const struct ats_buffer *buffer, size_t begin, 
     struct stretch s = {.begin = begin, .end = end, .valid = ATS_ON(ATS_HOST)};
     if (ats_buffer_is_compute(buffer)) {
         s.valid = ats_range_map_at(&buffer->ranges, begin);
+        s.end = ats_range_map_border(&buffer->ranges, begin, end);
         if ((s.valid & ATS_ON(ATS_ACCEL)) != 0) {
             s.accel = ats_raw_tensor(buffer->mirror, buffer->mirror_base, buffer->size);
             s.accel_offset = begin;
@@ -237,17 +238,12 @@ static void revive(struct ats_buffer *buffer, size_t begin, size_t size)
     }
 }
 
-/* A whole tensor of a compute buffer is about to be written: what was there before
- * is dead, so the new bytes need to be in host memory only. */
-static void supersede(struct ats_buffer *buffer, const struct ggml_tensor *tensor, size_t offset,
-                      size_t size)
+/* Bytes of a compute buffer are about to be written: from then on they are valid in host memory
+ * only. Graphs bring them to where they read them. */
+static void supersede(struct ats_buffer *buffer, size_t begin, size_t size)
 {
-    if (!ats_buffer_is_compute(buffer) || tensor->view_src != NULL || offset != 0 ||
-        size != ggml_nbytes(tensor)) {
-        return;
-    }
-    const size_t begin = (size_t)((char *)tensor->data - buffer->base);
-    if (ats_range_map_touches(&buffer->ranges, begin, begin + size, ATS_ACCEL)) {
+    if (ats_buffer_is_compute(buffer) &&
+        ats_range_map_touches(&buffer->ranges, begin, begin + size, ATS_ACCEL)) {
         /* without memory for the new entry both sides are written: slower, and right */
         (void)ats_range_map_set(&buffer->ranges, begin, begin + size, ATS_ON(ATS_HOST));
     }
@@ -259,7 +255,7 @@ static void write_tensor(struct ggml_tensor *tensor, const void *data, uint8_t f
     struct ats_buffer *buffer = buffer_of_tensor(tensor);
     pthread_rwlock_rdlock(&buffer->device->lock);
     const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
-    supersede(buffer, tensor, offset, size);
+    supersede(buffer, begin, size);
     revive(buffer, begin, size);
     write_valid_sides(buffer, data, fill, begin, size);
     pthread_rwlock_unlock(&buffer->device->lock);

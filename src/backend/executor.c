@@ -13,30 +13,61 @@ static void wait_for_accel(struct ats_stream *stream)
     }
 }
 
-/* Starts a copy to `side`; complete once the accelerator has been waited for. */
+/* Starts a copy of `bytes` behind `offset` to `side`; complete once the accelerator has been
+ * waited for. */
 static void start_copy(struct ats_stream *stream, const struct ats_transfer *transfer,
-                       enum ats_side side)
+                       size_t offset, size_t bytes, enum ats_side side)
 {
     struct ats_device *device = stream->device;
-    char *host = transfer->buffer->base + transfer->begin;
+    char *host = transfer->buffer->base + transfer->begin + offset;
     if (side == ATS_ACCEL) {
         /* const in effect: the tensor only carries the address */
         struct ggml_tensor accel = transfer->accel;
-        ggml_backend_tensor_set_async(stream->accel, &accel, host, 0, transfer->bytes);
-        device->counters.copied_to_accel_bytes += transfer->bytes;
+        ggml_backend_tensor_set_async(stream->accel, &accel, host, offset, bytes);
+        device->counters.copied_to_accel_bytes += bytes;
     } else {
-        ggml_backend_tensor_get_async(stream->accel, &transfer->accel, host, 0, transfer->bytes);
-        device->counters.copied_to_host_bytes += transfer->bytes;
+        ggml_backend_tensor_get_async(stream->accel, &transfer->accel, host, offset, bytes);
+        device->counters.copied_to_host_bytes += bytes;
     }
     stream->in_flight = true;
 }
 
 /* ---- what the graph expects to find ---- */
 
-static ats_side_set valid_now(const struct ats_transfer *transfer)
+/* Brings bytes that have one state to the sides that lack them. Returns their new state. */
+static ats_side_set bring(struct ats_stream *stream, const struct ats_external *external,
+                          size_t offset, size_t bytes, ats_side_set valid, bool *to_host)
 {
-    return transfer->record != NULL ? transfer->record->valid
-                                    : ats_range_map_at(&transfer->buffer->ranges, transfer->begin);
+    for (int s = 0; s < ATS_SIDES; s++) {
+        const enum ats_side side = (enum ats_side)s;
+        if ((external->needs & ATS_ON(side)) != 0 && (valid & ATS_ON(side)) == 0) {
+            start_copy(stream, &external->transfer, offset, bytes, side);
+            *to_host = *to_host || side == ATS_HOST;
+            valid |= ATS_ON(side);
+        }
+    }
+    return valid;
+}
+
+/* Part of a compute buffer: its bytes may be in several states, if a program wrote some of them
+ * since the last graph. */
+static void bring_range(struct ats_stream *stream, const struct ats_external *external,
+                        bool *to_host)
+{
+    const struct ats_transfer *transfer = &external->transfer;
+    struct ats_range_map *map = &transfer->buffer->ranges;
+    const size_t end = transfer->begin + transfer->bytes;
+    for (size_t at = transfer->begin; at < end;) {
+        const size_t border = ats_range_map_border(map, at, end);
+        const ats_side_set valid = ats_range_map_at(map, at);
+        const ats_side_set now =
+            bring(stream, external, at - transfer->begin, border - at, valid, to_host);
+        if (now != valid) {
+            /* without memory for the entry the copy is made again next time */
+            (void)ats_range_map_set(map, at, border, now);
+        }
+        at = border;
+    }
 }
 
 static bool bring_externals(struct ats_stream *stream, const struct ats_graph_plan *plan,
@@ -45,27 +76,16 @@ static bool bring_externals(struct ats_stream *stream, const struct ats_graph_pl
     bool to_host = false;
     for (size_t i = 0; i < plan->n_externals; i++) {
         const struct ats_external *external = &plan->externals[i];
-        const struct ats_transfer *transfer = &external->transfer;
-        const ats_side_set valid = valid_now(transfer);
-        const ats_side_set missing = external->needs & (ats_side_set)~valid;
-        if (missing == 0) {
+        struct ats_record *record = external->transfer.record;
+        if (record == NULL) {
+            bring_range(stream, external, &to_host);
             continue;
         }
-        if (valid == 0) {
+        if (record->valid == 0) {
             return ats_fail(err, "tensor %s was lost with %s; make the context anew",
-                            transfer->record->as_made.name,
-                            ggml_backend_dev_name(stream->device->accel));
+                            record->as_made.name, ggml_backend_dev_name(stream->device->accel));
         }
-        const enum ats_side side = (missing & ATS_ON(ATS_ACCEL)) != 0 ? ATS_ACCEL : ATS_HOST;
-        start_copy(stream, transfer, side);
-        to_host = to_host || side == ATS_HOST;
-        if (transfer->record != NULL) {
-            transfer->record->valid |= ATS_ON(side);
-        } else {
-            /* without memory for the entry the copy is made again next time */
-            (void)ats_range_map_set(&transfer->buffer->ranges, transfer->begin,
-                                    transfer->begin + transfer->bytes, valid | ATS_ON(side));
-        }
+        record->valid = bring(stream, external, 0, record->bytes, record->valid, &to_host);
     }
     if (to_host) {
         wait_for_accel(stream);
@@ -79,7 +99,8 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
                                   const struct ats_plan_split *split)
 {
     for (size_t c = 0; c < split->n_copies; c++) {
-        start_copy(stream, &plan->copies[split->first_copy + c], split->side);
+        const struct ats_transfer *transfer = &plan->copies[split->first_copy + c];
+        start_copy(stream, transfer, 0, transfer->bytes, split->side);
     }
     if (!split->computes) {
         return GGML_STATUS_SUCCESS;

@@ -69,7 +69,7 @@ static bool take_mirrors(struct builder *b, struct ats_error *err)
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
         const struct ats_location *location = &b->description.locations[r];
         if (location->buffer != NULL && location->record == NULL &&
-            !ats_mirror_take(location->buffer, err)) {
+            !ats_mirror_take(location->buffer, b->stream->accel, err)) {
             return false;
         }
     }
@@ -86,7 +86,7 @@ static bool take_record(struct builder *b, struct ats_record *record)
         return true;
     }
     return ats_residency_make_room(b->device, ats_vram_bytes(b->device, &record->as_made),
-                                   b->err) &&
+                                   b->stream->accel, b->err) &&
            ats_vram_take(b->device, &record, 1, b->err);
 }
 
@@ -283,12 +283,11 @@ static bool fill_plan(struct builder *b)
            ats_fail(b->err, "out of memory");
 }
 
-/* Decides and takes memory. True with *moved set if making room moved weights out of
- * VRAM, so that the decisions are void and must be taken again. */
-static bool decide(struct builder *b, bool without_accel, bool *moved)
+/* Places what is new, decides the sides and takes memory. Weights may have to move out of
+ * VRAM to make room, which makes the decisions void: then the device's epoch has changed. */
+static bool decide(struct builder *b, bool without_accel)
 {
     struct ats_device *device = b->device;
-    const uint64_t epoch = device->epoch;
     struct ats_error reason = {{0}};
     ats_device_settle_budget(device);
     const bool host_rule = device->config->rule.kind == ATS_RULE_HOST;
@@ -309,33 +308,36 @@ static bool decide(struct builder *b, bool without_accel, bool *moved)
     if (!choose_sides(b)) {
         return false;
     }
-    bool ok = true;
-    for (size_t i = 0; ok && i < b->description.graph.n_ops; i++) {
+    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
         if (b->sides[i] == ATS_ACCEL && b->description.ops[i].write != ATS_NO_ROOT) {
-            ok = take_mirrors(b, b->err); /* a no-op but for the rule `host` */
-            break;
+            /* nothing is left to take but for the rule `host` */
+            return take_mirrors(b, b->err) && take_operands(b);
         }
     }
-    ok = ok && take_operands(b);
-    *moved = device->epoch != epoch;
-    return ok || *moved;
+    return true;
 }
 
 static bool build(struct builder *b)
 {
     enum { ATTEMPTS = 3 };
-    bool moved = true;
-    for (int attempt = 0; moved && attempt < ATTEMPTS; attempt++) {
+    bool settled = false;
+    bool without_accel = false;
+    for (int attempt = 1; !settled; attempt++) {
         ats_description_free(&b->description);
         free(b->sides);
         b->sides = calloc((size_t)b->cgraph->n_nodes + 1, sizeof(*b->sides));
         if (b->sides == NULL) {
             return ats_fail(b->err, "out of memory");
         }
-        if (!ats_describe(b->device, b->cgraph, &b->description, b->err) ||
-            !decide(b, attempt + 1 == ATTEMPTS, &moved)) {
+        const uint64_t epoch = b->device->epoch;
+        const bool ok =
+            ats_describe(b->device, b->cgraph, &b->description, b->err) && decide(b, without_accel);
+        /* weights that were moved to make room have new homes: decide again */
+        settled = ok && b->device->epoch == epoch;
+        if (!ok && without_accel) {
             return false;
         }
+        without_accel = !ok || attempt + 1 >= ATTEMPTS;
     }
     b->err->text[0] = '\0'; /* what failed in an attempt that was taken back */
     if (!ats_schedule_build(&b->description.graph, b->sides, &b->schedule)) {

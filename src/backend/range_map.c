@@ -47,6 +47,17 @@ ats_side_set ats_range_map_at(const struct ats_range_map *map, size_t offset)
                                                                : ATS_ON(ATS_HOST);
 }
 
+size_t ats_range_map_border(const struct ats_range_map *map, size_t offset, size_t end)
+{
+    const size_t i = first_ending_behind(map, offset);
+    if (i == map->n_ranges) {
+        return end;
+    }
+    const struct ats_range *range = &map->ranges[i];
+    const size_t border = range->begin > offset ? range->begin : range->end;
+    return border < end ? border : end;
+}
+
 bool ats_range_map_touches(const struct ats_range_map *map, size_t begin, size_t end,
                            enum ats_side side)
 {

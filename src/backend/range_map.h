@@ -33,6 +33,10 @@ bool ats_range_map_reserve(struct ats_range_map *map, size_t n);
 /* The state of the bytes at `offset`. */
 ats_side_set ats_range_map_at(const struct ats_range_map *map, size_t offset);
 
+/* Where the bytes that have one state from `offset` on may end: the border of an entry, or
+ * `end` if that comes first. */
+size_t ats_range_map_border(const struct ats_range_map *map, size_t offset, size_t end);
+
 /* Whether any byte of [begin, end) is valid on `side` by an entry. */
 bool ats_range_map_touches(const struct ats_range_map *map, size_t begin, size_t end,
                            enum ats_side side);

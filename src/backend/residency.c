@@ -146,14 +146,14 @@ void ats_vram_release(struct ats_record *record)
     }
 }
 
-bool ats_mirror_take(struct ats_buffer *buffer, struct ats_error *err)
+bool ats_mirror_take(struct ats_buffer *buffer, ggml_backend_t accel, struct ats_error *err)
 {
     if (buffer->mirror != NULL) {
         return true;
     }
     struct ats_device *device = buffer->device;
     ats_device_settle_budget(device);
-    if (!ats_residency_make_room(device, buffer->size, err)) {
+    if (!ats_residency_make_room(device, buffer->size, accel, err)) {
         return false;
     }
     buffer->mirror = take_buffer(device, buffer->size, err);
@@ -223,17 +223,20 @@ void ats_record_drop_host(struct ats_record *record)
 
 /* ---- making room ---- */
 
-static bool demote(struct ats_record *record)
+static bool demote(struct ats_record *record, ggml_backend_t accel, struct ats_error *err)
 {
-    if ((record->valid & ATS_ON(ATS_HOST)) == 0) {
-        ggml_backend_tensor_get(&record->accel, ats_record_host(record), 0, record->bytes);
+    if (!ats_record_bring(record, ATS_HOST, accel, err)) {
+        ats_log_warn("%s: tensor %s stays in VRAM: %s\n", record->buffer->device->name,
+                     record->as_made.name, err->text);
+        return false;
     }
     ats_vram_release(record);
     record->home = ATS_ON(ATS_HOST);
     return true;
 }
 
-bool ats_residency_make_room(struct ats_device *device, size_t bytes, struct ats_error *err)
+bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
+                             struct ats_error *err)
 {
     if (bytes <= device->vram_budget - device->vram_used) {
         return true;
@@ -255,7 +258,7 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, struct ats
                 break;
             }
             if (buffer->records[i]->block != NULL) {
-                moved += demote(buffer->records[i]);
+                moved += demote(buffer->records[i], accel, err);
             }
         }
     }

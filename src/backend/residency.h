@@ -22,8 +22,8 @@ bool ats_vram_take(struct ats_device *device, struct ats_record **records, size_
 /* Gives the record's VRAM back; its bytes must be valid in host memory or lost. */
 void ats_vram_release(struct ats_record *record);
 
-/* Takes VRAM for the mirror of a compute buffer, moving weights out if it must. */
-bool ats_mirror_take(struct ats_buffer *buffer, struct ats_error *err);
+/* Takes VRAM for the mirror of a compute buffer, moving weights out by `accel` if it must. */
+bool ats_mirror_take(struct ats_buffer *buffer, ggml_backend_t accel, struct ats_error *err);
 
 void ats_mirror_release(struct ats_buffer *buffer);
 
@@ -41,8 +41,10 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
 void ats_record_drop_host(struct ats_record *record);
 
 /* Moves weights out of VRAM, those placed last first, until `bytes` of the budget
- * are free. Makes all graph plans void if it moved any. */
-bool ats_residency_make_room(struct ats_device *device, size_t bytes, struct ats_error *err);
+ * are free. Makes all graph plans void if it moved any. `accel` makes the copies; a weight that
+ * cannot be copied stays where it is. */
+bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
+                             struct ats_error *err);
 
 /* Waits until no backend instance of the device has work in flight. */
 void ats_device_drain(struct ats_device *device);

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""ops_sample.py SEED FOLDER <LIST: spreads the cases of test-backend-ops, in random order, over
-the files FOLDER/0000, FOLDER/0001, ...: rounds, each a list as its option -o takes it.
+"""ops_sample.py SEED FOLDER OPERATORS CASES <LIST: spreads the cases of test-backend-ops, in random order, over
+the files FOLDER/00000, FOLDER/00001, ...: rounds, each a list as its option -o takes it.
+OPERATORS is a regular expression for the names of those to take. CASES limits the length of a
+round; the rest of it goes to the next file.
 
 LIST is what test-backend-ops prints when no backend supports anything (preload.c): its cases,
 fused ones too. Each round has cases of every operator, as many as the fourth root of how
@@ -17,11 +19,11 @@ SLOW = re.compile(r"n_mats=(512|1024)|n_mats=32,.*k=2880|262144|65536,1\],nr=\[2
 ROUND_BYTES = 100_000  # Linux takes 128 KiB per argument
 
 
-def read_cases(lines):
+def read_cases(lines, operators):
     cases = {}
     for line in lines:
         case = CASE.match(line)
-        if case and not SLOW.search(case.group(2)):
+        if case and operators.fullmatch(case.group(1)) and not SLOW.search(case.group(2)):
             cases.setdefault(case.group(1), set()).add(case.group(1) + case.group(2))
     return {op: sorted(names) for op, names in sorted(cases.items())}
 
@@ -39,16 +41,18 @@ def rounds(cases, rng):
 
 
 def main():
-    seed, folder = int(sys.argv[1]), sys.argv[2]
-    cases = read_cases(sys.stdin)
+    seed, folder, limit = int(sys.argv[1]), sys.argv[2], int(sys.argv[4])
+    cases = read_cases(sys.stdin, re.compile(sys.argv[3]))
     if not cases:
         sys.exit("ops_sample.py: no cases in the list")
     print(f"{sum(map(len, cases.values()))} cases of {len(cases)} operators")
-    for number, chosen in enumerate(rounds(cases, random.Random(seed))):
+    parts = (chosen[first:first + limit] for chosen in rounds(cases, random.Random(seed))
+             for first in range(0, len(chosen), limit))
+    for number, chosen in enumerate(parts):
         text = ",".join(chosen)
         if len(text) > ROUND_BYTES:
             sys.exit("ops_sample.py: a round is too long for a command line")
-        with open(f"{folder}/{number:04}", "w") as file:
+        with open(f"{folder}/{number:05}", "w") as file:
             file.write(text)
 
 
