@@ -32,15 +32,15 @@ printf '%s: SEED=%s\n' "$program_name" "$seed"
 # Which operators to draw from. ggml has no gradient of the others, or its test aborts on them
 # with the plain CPU as well.
 operators='.*'
-round_cases=1000
 if [ "$kind" = grad ]; then
     operators='ABS|ACC|ADD|CLAMP|CONT|COS|CROSS_ENTROPY_LOSS|DIAG_MASK_INF|DIV|EXP|GET_ROWS|LOG'
     operators+='|MEAN|MUL|MUL_MAT|NEG|POOL_2D|RELU|REPEAT|RMS_NORM|ROPE|SILU|SIN|SQR|SQRT|SUB'
     operators+='|SUM_ROWS|SWIGLU'
 elif [ "$lane" = vulkan ]; then
-    # llvmpipe compiles the shaders of some operators for a minute, and crashes now and then in
-    # a process that has compiled many
-    round_cases=25
+    # llvmpipe looks at the buffers of unused bindings too, and ggml-vulkan leaves those of
+    # earlier operators in them: it crashes once they are freed. So none are.
+    export ATS_PEER_LEAK=1
+    # the others take llvmpipe's compiler a minute
     operators='(?!FLASH_ATTN_EXT|LIGHTNING_INDEXER|MUL_MAT|TOP_?K|ADD_RMS_NORM|SOFT_MAX$|RWKV'
     operators+='|RMS_NORM_MUL|ROPE_BACK|UPSCALE|IM2COL|GATED_LINEAR_ATTN).*'
 fi
@@ -73,7 +73,7 @@ try() {
         printf '%s: %s: not counted, %s itself crashed\n' "$program_name" "$name" "$accelerator"
         return
     fi
-    if ! run ATS0 "$mode" "$ops" && ! { [ "$lane" = vulkan ] && run ATS0 "$mode" "$ops"; }; then
+    if ! run ATS0 "$mode" "$ops"; then
         tail -n 20 "$work/output" >&2
         fail "test-backend-ops $mode -b ATS0 crashed" "ATS_PLACEMENT=$ATS_PLACEMENT"
     fi
@@ -105,7 +105,7 @@ sample() {
     mkdir "$work/rounds"
     choose_sides 0
     ATS_PEER_LIST=1 peer test-backend-ops test -b ATS0 2>/dev/null |
-        "$root/tests/peer/ops_sample.py" "$seed" "$work/rounds" "$operators" "$round_cases" ||
+        "$root/tests/peer/ops_sample.py" "$seed" "$work/rounds" "$operators" ||
         fail 'the cases could not be listed'
     for file in "$work/rounds"/*; do
         [ "$number" -lt 2 ] || [ $((SECONDS - started + longest)) -le "$seconds" ] || break

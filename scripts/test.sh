@@ -2,7 +2,7 @@
 # What `make test` runs once everything is set up: builds the release tree and those of the
 # sanitizers, then runs all tests with one ctest. Its environment is that of scripts/setup/env.sh.
 #
-#   ATS_TEST_SEED   of all random tests (default: a new one, printed)
+#   ATS_TEST_SEED   of all random tests (default: a fixed one; "random" draws and prints one)
 #   CTEST_ARGS      more options for ctest, such as: -L unit
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,7 +28,9 @@ build asan "${ATS_GGML_ASAN_BIN:-}"
 build tsan "${ATS_GGML_TSAN_BIN:-}"
 build release "${ATS_LLAMA_BIN:-}"
 
-export ATS_TEST_SEED=${ATS_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
+# A run that fails must be one that can be repeated, so chance comes only when asked for.
+export ATS_TEST_SEED=${ATS_TEST_SEED:-20261129}
+[ "$ATS_TEST_SEED" != random ] || ATS_TEST_SEED=$((RANDOM * 32768 + RANDOM))
 echo "test: ATS_TEST_SEED=$ATS_TEST_SEED repeats the random tests of this run"
 # shellcheck disable=SC2086 # a list of options
 exec ctest --preset release -j2 ${CTEST_ARGS:-}

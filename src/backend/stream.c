@@ -2,6 +2,7 @@
 
 #include "backend/executor.h"
 #include "backend/loss.h"
+#include "backend/residency.h"
 #include "backend/stats.h"
 
 #include <stdlib.h>
@@ -43,15 +44,30 @@ static const char *stream_get_name(ggml_backend_t backend)
     return stream->device->name;
 }
 
+/* Logs a failure and finds out whether the accelerator is gone. */
+static void report(struct ats_stream *stream, const struct ats_error *err)
+{
+    ats_log_error("%s: %s\n", stream->device->name, err->text);
+    if (ats_device_check_loss(stream->device)) {
+        stream->reports_errors = false; /* there is nothing left that could fail */
+    }
+}
+
 /* The lock keeps others from draining this stream meanwhile: a ggml backend is used by one
  * thread at a time. */
 static void stream_synchronize(ggml_backend_t backend)
 {
     struct ats_stream *stream = backend->context;
+    struct ats_error err = {{0}};
     pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_synchronize(stream->accel);
     stream->in_flight = false;
+    const bool failed = stream->reports_errors && ats_accel_failed(stream->accel, &err);
     pthread_rwlock_unlock(&stream->device->lock);
+    if (failed) {
+        /* ggml has no way to tell the reader of a result; the log does */
+        report(stream, &err);
+    }
 }
 
 static void stream_free(ggml_backend_t backend)
@@ -117,10 +133,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
         }
     }
     if (err.text[0] != '\0') {
-        ats_log_error("%s: %s\n", device->name, err.text);
-        if (ats_device_check_loss(device)) {
-            stream->reports_errors = false; /* there is nothing left that could fail */
-        }
+        report(stream, &err);
     }
     return status;
 }

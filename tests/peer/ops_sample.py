@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""ops_sample.py SEED FOLDER OPERATORS CASES <LIST: spreads the cases of test-backend-ops, in random order, over
-the files FOLDER/00000, FOLDER/00001, ...: rounds, each a list as its option -o takes it.
-OPERATORS is a regular expression for the names of those to take. CASES limits the length of a
-round; the rest of it goes to the next file.
+"""ops_sample.py SEED FOLDER OPERATORS <LIST: spreads the cases of test-backend-ops, in random
+order, over the files FOLDER/0000, FOLDER/0001, ...: rounds, each a list as its option -o takes
+it. OPERATORS is a regular expression for the names of those to take.
 
 LIST is what test-backend-ops prints when no backend supports anything (preload.c): its cases,
-fused ones too. Each round has cases of every operator, as many as the fourth root of how
-many there are: FLASH_ATTN_EXT with its 5000 gives 8, a unary operator with 8 gives 2. Operators
-whose cases are used up are missing in later rounds. Cases that take seconds are left to
+fused ones too. Each round has cases of every operator, as many as the fourth root of how many
+there are: FLASH_ATTN_EXT with its 5000 gives 8, a unary operator with 8 gives 2. Operators whose
+cases are used up are missing in later rounds. Cases that take seconds are left to
 `make peer-ops-full`."""
 import random
 import re
@@ -41,18 +40,16 @@ def rounds(cases, rng):
 
 
 def main():
-    seed, folder, limit = int(sys.argv[1]), sys.argv[2], int(sys.argv[4])
+    seed, folder = int(sys.argv[1]), sys.argv[2]
     cases = read_cases(sys.stdin, re.compile(sys.argv[3]))
     if not cases:
         sys.exit("ops_sample.py: no cases in the list")
     print(f"{sum(map(len, cases.values()))} cases of {len(cases)} operators")
-    parts = (chosen[first:first + limit] for chosen in rounds(cases, random.Random(seed))
-             for first in range(0, len(chosen), limit))
-    for number, chosen in enumerate(parts):
+    for number, chosen in enumerate(rounds(cases, random.Random(seed))):
         text = ",".join(chosen)
         if len(text) > ROUND_BYTES:
             sys.exit("ops_sample.py: a round is too long for a command line")
-        with open(f"{folder}/{number:05}", "w") as file:
+        with open(f"{folder}/{number:04}", "w") as file:
             file.write(text)
 
 

@@ -6,7 +6,8 @@
  *   ATS_PEER_DEVICE=dev  puts every model that llama_model_load_from_file loads wholly
  *                        on that device, for programs without an option --device
  *   ATS_PEER_LIST=1      lets no backend support any operator: test-backend-ops then
- *                        prints the names of all its cases and computes none */
+ *                        prints the names of all its cases and computes none
+ *   ATS_PEER_LEAK=1      frees no buffer (scripts/peer-ops.sh says what that is for) */
 #include <dlfcn.h>
 #include <ggml-backend.h>
 #include <llama.h>
@@ -53,6 +54,16 @@ llama_model_load_from_file(const char *path, struct llama_model_params params) {
     params.devices = devices; /* copied while the model loads */
     params.n_gpu_layers = every_layer;
     return original(path, params);
+}
+
+__attribute__((visibility("default"))) void ggml_backend_buffer_free(ggml_backend_buffer_t buffer)
+{
+    if (value_of("ATS_PEER_LEAK") != NULL) {
+        return;
+    }
+    void (*original)(ggml_backend_buffer_t) = NULL;
+    find_original("ggml_backend_buffer_free", &original);
+    original(buffer);
 }
 
 __attribute__((visibility("default"))) bool ggml_backend_supports_op(ggml_backend_t backend,

@@ -252,3 +252,8 @@ bool is_sanitized(void)
     return false;
 #endif
 }
+
+bool is_chosen(size_t index, size_t n)
+{
+    return !is_sanitized() || (index + test_seed()) % n < 2;
+}

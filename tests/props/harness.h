@@ -61,4 +61,8 @@ void inject(const char *device, const char *spec);
 /* True under a sanitizer, which makes everything several times slower. */
 bool is_sanitized(void);
 
+/* Whether to run scenario `index` of `n` similar ones: under a sanitizer only two of them, others
+ * for each seed. */
+bool is_chosen(size_t index, size_t n);
+
 #endif

@@ -16,7 +16,8 @@
 /* The seed of this process. The first call prints it. */
 static inline uint64_t test_seed(void)
 {
-    static uint64_t seed;
+    static _Atomic uint64_t kept;
+    uint64_t seed = kept;
     if (seed == 0) {
         const char *text = getenv("ATS_TEST_SEED");
         seed = text != NULL ? strtoull(text, NULL, 0)
@@ -29,6 +30,7 @@ static inline uint64_t test_seed(void)
             printf("seed: repeat with ATS_TEST_SEED=%s\n", number);
             fflush(stdout);
         }
+        kept = seed;
     }
     return seed;
 }
