@@ -61,7 +61,7 @@ static void insert(struct text *t, size_t at, const char *piece, size_t n)
     }
 }
 
-static void delete(struct text *t, size_t at, size_t n)
+static void delete (struct text *t, size_t at, size_t n)
 {
     memmove(t->bytes + at, t->bytes + at + n, t->n - at - n);
     t->n -= n;
@@ -69,10 +69,38 @@ static void delete(struct text *t, size_t at, size_t n)
 
 /* Values at the edges of what readers expect. */
 static const char *const nasty[] = {
-    "0",  "-1",  "18446744073709551615", "18446744073709551616", "1e999", "nan",  " ",  "\n",
-    "\r", "\t",  "\"",                   "{",                    "}",     "[",    "]",  ",",
-    ":",  "%s%n", "#",                   "..",                   "/",     "both", "1+", "\xff\xfe",
-    "null", "true", "0x",                "9G",                   "vram",  "host", "off", "\\u0000",
+    "0",
+    "-1",
+    "18446744073709551615",
+    "18446744073709551616",
+    "1e999",
+    "nan",
+    " ",
+    "\n",
+    "\r",
+    "\t",
+    "\"",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "%s%n",
+    "#",
+    "..",
+    "/",
+    "both",
+    "1+",
+    "\xff\xfe",
+    "null",
+    "true",
+    "0x",
+    "9G",
+    "vram",
+    "host",
+    "off",
+    "\\u0000",
 };
 
 static void mutate(struct text *t, struct ats_rng *rng)
@@ -93,8 +121,9 @@ static void mutate(struct text *t, struct ats_rng *rng)
             }
             break;
         case 2: /* a part less */
-            delete (t, at, rest < 20 ? (size_t)ats_rng_below(rng, rest + 1)
-                                     : (size_t)ats_rng_below(rng, 20));
+            delete (t, at,
+                    rest < 20 ? (size_t)ats_rng_below(rng, rest + 1)
+                              : (size_t)ats_rng_below(rng, 20));
             break;
         case 3: { /* a part twice */
             char copy[64];
@@ -224,9 +253,9 @@ static void test_device_profiles(void **state)
 static void test_short_values(void **state)
 {
     (void)state;
-    static const char *const seeds[] = {"6G",      "1.5GiB",          "1048576", "random:42",
-                                        "fill",    "alloc:3,copy:2+", "loss:1",  "0xff",
-                                        "compute:7"};
+    static const char *const seeds[] = {"6G",        "1.5GiB", "1048576",
+                                        "random:42", "fill",   "alloc:3,copy:2+",
+                                        "loss:1",    "0xff",   "compute:7"};
     size_t accepted[4] = {0};
     for (uint64_t round = 0; round < 20 * ROUNDS; round++) {
         struct ats_rng rng = test_rng(200000 + round);

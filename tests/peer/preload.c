@@ -15,14 +15,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *value_of(const char *name) {
+static const char *value_of(const char *name)
+{
     const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
 /* The function that ours stands in for. POSIX lets a function pointer be kept in a void
  * pointer; C has no cast for it. */
-static void find_original(const char *name, void *function) {
+static void find_original(const char *name, void *function)
+{
     void *symbol = dlsym(RTLD_NEXT, name);
     if (symbol == NULL) {
         fprintf(stderr, "peer preload: there is no %s\n", name);
@@ -31,14 +33,16 @@ static void find_original(const char *name, void *function) {
     memcpy(function, &symbol, sizeof(symbol));
 }
 
-__attribute__((constructor)) static void load_backends(void) {
+__attribute__((constructor)) static void load_backends(void)
+{
     if (value_of("ATS_PEER_LOAD") != NULL) {
         ggml_backend_load_all();
     }
 }
 
 __attribute__((visibility("default"))) struct llama_model *
-llama_model_load_from_file(const char *path, struct llama_model_params params) {
+llama_model_load_from_file(const char *path, struct llama_model_params params)
+{
     struct llama_model *(*original)(const char *, struct llama_model_params) = NULL;
     find_original("llama_model_load_from_file", &original);
     const char *name = value_of("ATS_PEER_DEVICE");
@@ -67,7 +71,8 @@ __attribute__((visibility("default"))) void ggml_backend_buffer_free(ggml_backen
 }
 
 __attribute__((visibility("default"))) bool ggml_backend_supports_op(ggml_backend_t backend,
-                                                                     const struct ggml_tensor *op) {
+                                                                     const struct ggml_tensor *op)
+{
     if (value_of("ATS_PEER_LIST") != NULL) {
         return false;
     }

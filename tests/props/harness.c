@@ -115,10 +115,10 @@ void scenario_fail(const char *file, int line, const char *what, const char *for
 
 static void apply(const char *settings)
 {
-    static const char *const ours[] = {
-        "ATS_EMULATE",   "ATS_ACCEL",    "ATS_VRAM",         "ATS_PLACEMENT", "ATS_PLAN_OUT",
-        "ATS_STATS",     "ATS_EMU_FAIL", "ATS_EMU_DELAY_US", "ATS_EMU_SEED",  "ATS_EMU_MEMORY",
-        "GGML_BACKEND_PATH"};
+    static const char *const ours[] = {"ATS_EMULATE",    "ATS_ACCEL",        "ATS_VRAM",
+                                       "ATS_PLACEMENT",  "ATS_PLAN_OUT",     "ATS_STATS",
+                                       "ATS_EMU_FAIL",   "ATS_EMU_DELAY_US", "ATS_EMU_SEED",
+                                       "ATS_EMU_MEMORY", "GGML_BACKEND_PATH"};
     for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
         unsetenv(ours[i]);
     }
@@ -142,8 +142,7 @@ static bool report(const char *title, const char *settings, int status)
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         return true;
     }
-    fprintf(stderr, "FAILED %s [%s] seed %llu: ", title, settings,
-            (unsigned long long)test_seed());
+    fprintf(stderr, "FAILED %s [%s] seed %llu: ", title, settings, (unsigned long long)test_seed());
     if (WIFSIGNALED(status)) {
         const int number = WTERMSIG(status);
         fprintf(stderr, "%s\n", number == SIGALRM ? "it hangs" : strsignal(number));
@@ -158,8 +157,8 @@ bool scenario_run(const char *title, const char *settings, void (*body)(const vo
 {
     (void)test_seed(); /* the child inherits it */
     if (shared == NULL) {
-        void *memory = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
-                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        void *memory =
+            mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED) {
             perror("mmap");
             return false;
@@ -223,7 +222,7 @@ ggml_backend_t backend_on(ggml_backend_dev_t device)
     CHECK(address != NULL, "%s takes no thread count", ggml_backend_dev_name(device));
     ggml_backend_set_n_threads_t set_n_threads;
     memcpy(&set_n_threads, &address, sizeof(address));
-    set_n_threads(backend, TEST_THREADS);
+    set_n_threads(backend, compute_threads());
     return backend;
 }
 
@@ -251,6 +250,11 @@ bool is_sanitized(void)
 #else
     return false;
 #endif
+}
+
+int compute_threads(void)
+{
+    return is_sanitized() ? 1 : 2;
 }
 
 bool is_chosen(size_t index, size_t n)

@@ -18,8 +18,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { TEST_THREADS = 2 };
-
 /* Fails the scenario with a message if `condition` does not hold. */
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \
@@ -52,7 +50,11 @@ void scenario_forget_log(void);
 
 ggml_backend_dev_t device_named(const char *name);
 
-/* A backend of the device that computes with TEST_THREADS threads. */
+/* Threads of every computation: equal on both sides of a comparison. One under a sanitizer, where
+ * ggml's threads would wait for each other by spinning. */
+int compute_threads(void);
+
+/* A backend of the device that computes with compute_threads() threads. */
 ggml_backend_t backend_on(ggml_backend_dev_t device);
 
 /* Sets the failures of an emulated device, see the library's emu/emu.h. */

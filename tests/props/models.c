@@ -108,8 +108,8 @@ struct llama_context_params context_params(void)
     params.n_batch = 256;
     params.n_ubatch = 16;
     params.n_seq_max = 1;
-    params.n_threads = TEST_THREADS;
-    params.n_threads_batch = TEST_THREADS;
+    params.n_threads = compute_threads();
+    params.n_threads_batch = compute_threads();
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     return params;
 }

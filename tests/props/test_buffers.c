@@ -30,7 +30,7 @@ static const struct {
     enum ggml_type type;
     int64_t ne[2];
 } shapes[N_SHAPES] = {
-    {GGML_TYPE_F32, {64, 1}},  {GGML_TYPE_F32, {33, 7}},  {GGML_TYPE_F32, {512, 16}},
+    {GGML_TYPE_F32, {64, 1}},   {GGML_TYPE_F32, {33, 7}},  {GGML_TYPE_F32, {512, 16}},
     {GGML_TYPE_F16, {512, 16}}, {GGML_TYPE_Q8_0, {64, 5}}, {GGML_TYPE_I32, {1, 1}},
     {GGML_TYPE_F32, {0, 3}},
 };
@@ -374,8 +374,7 @@ static void do_view(struct world *w)
     const size_t first = (size_t)ats_rng_below(&w->rng, n);
     const size_t count = test_between(&w->rng, 1, n - first);
     struct ggml_context *ctx = make_context(true);
-    struct ggml_tensor *view =
-        ggml_view_1d(ctx, p.tensor, (int64_t)count, first * sizeof(float));
+    struct ggml_tensor *view = ggml_view_1d(ctx, p.tensor, (int64_t)count, first * sizeof(float));
     view = test_chance(&w->rng, 50) ? ggml_view_1d(ctx, view, (int64_t)count, 0) : view;
     CHECK(ggml_backend_view_init(view) == GGML_STATUS_SUCCESS, "view");
     char *twin = (char *)p.twin->data + first * sizeof(float);
@@ -399,8 +398,7 @@ static void do_copy(struct world *w)
     if (test_chance(&w->rng, 50)) {
         ggml_backend_tensor_copy(from->tensors[shape], to->tensors[shape]);
     } else {
-        ggml_backend_t source =
-            from->kind == FOREIGN ? w->cpu : w->streams[from->device][0];
+        ggml_backend_t source = from->kind == FOREIGN ? w->cpu : w->streams[from->device][0];
         ggml_backend_t target = to->kind == FOREIGN ? w->cpu : w->streams[to->device][1];
         ggml_backend_tensor_copy_async(source, target, from->tensors[shape], to->tensors[shape]);
         ggml_backend_synchronize(source);
@@ -677,10 +675,8 @@ static void test_tiny_budgets(void **state)
 {
     (void)state;
     static const char *const settings[] = {
-        "ATS_PLACEMENT=random:5 ATS_VRAM=300K",
-        "ATS_PLACEMENT=random:6 ATS_VRAM=64K",
-        "ATS_PLACEMENT=vram ATS_VRAM=330K",
-        "ATS_PLACEMENT=fill ATS_EMU_MEMORY=1M",
+        "ATS_PLACEMENT=random:5 ATS_VRAM=300K",     "ATS_PLACEMENT=random:6 ATS_VRAM=64K",
+        "ATS_PLACEMENT=vram ATS_VRAM=330K",         "ATS_PLACEMENT=fill ATS_EMU_MEMORY=1M",
         "ATS_PLACEMENT=random:7 ATS_EMU_MEMORY=1M",
     };
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {

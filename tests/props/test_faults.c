@@ -285,10 +285,10 @@ static void run_all(const char *const *specs, size_t n, size_t least)
     }
 }
 
-#define RUN_ALL(least, ...)                                                                               \
+#define RUN_ALL(least, ...)                                                                        \
     do {                                                                                           \
         static const char *const specs[] = {__VA_ARGS__};                                          \
-        run_all(specs, sizeof(specs) / sizeof(specs[0]), least);                                    \
+        run_all(specs, sizeof(specs) / sizeof(specs[0]), least);                                   \
     } while (0)
 
 static void test_nothing_injected(void **state)
@@ -375,9 +375,12 @@ int main(void)
 {
     models_make();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nothing_injected), cmocka_unit_test(test_allocation),
-        cmocka_unit_test(test_copy),             cmocka_unit_test(test_compute),
-        cmocka_unit_test(test_loss),             cmocka_unit_test(test_demotion),
+        cmocka_unit_test(test_nothing_injected),
+        cmocka_unit_test(test_allocation),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_compute),
+        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_demotion),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -95,8 +95,8 @@ static void bench_make(struct bench *b, const char *device, struct ats_rng rng)
     b->table = ggml_new_tensor_2d(b->weight_ctx, GGML_TYPE_F16, WIDTH, VOCABULARY);
     b->norm = ggml_new_tensor_1d(b->weight_ctx, GGML_TYPE_F32, WIDTH);
     for (int i = 0; i < N_STATES; i++) {
-        b->states[i] = ggml_new_tensor_2d(b->state_ctx, i == 1 ? GGML_TYPE_F16 : GGML_TYPE_F32,
-                                          WIDTH, CELLS);
+        b->states[i] =
+            ggml_new_tensor_2d(b->state_ctx, i == 1 ? GGML_TYPE_F16 : GGML_TYPE_F32, WIDTH, CELLS);
         ggml_format_name(b->states[i], "cache_k_l%d", i);
     }
     b->weights = ggml_backend_alloc_ctx_tensors_from_buft(b->weight_ctx, type);
@@ -274,10 +274,9 @@ static void step_rope(struct sketch *s)
     struct ggml_tensor *positions = input(s, POSITIONS, GGML_TYPE_I32, s->tokens, 1);
     struct ggml_tensor *x = heads_of(s, value(s));
     const int mode = test_chance(s->rng, 50) ? 0 : GGML_ROPE_TYPE_NEOX;
-    x = test_chance(s->rng, 50)
-            ? ggml_rope(s->ctx, x, positions, WIDTH / HEADS, mode)
-            : ggml_rope_inplace(s->ctx, heads_of(s, private_copy(s)), positions, WIDTH / HEADS,
-                                mode);
+    x = test_chance(s->rng, 50) ? ggml_rope(s->ctx, x, positions, WIDTH / HEADS, mode)
+                                : ggml_rope_inplace(s->ctx, heads_of(s, private_copy(s)), positions,
+                                                    WIDTH / HEADS, mode);
     keep(s, ggml_cont_2d(s->ctx, x, WIDTH, s->tokens));
 }
 
@@ -287,8 +286,7 @@ static void step_halves(struct sketch *s)
     struct ggml_tensor *a = value(s);
     struct ggml_tensor *b = value(s);
     struct ggml_tensor *left = ggml_view_2d(ctx, a, WIDTH / 2, s->tokens, a->nb[1], 0);
-    struct ggml_tensor *right =
-        ggml_view_2d(ctx, b, WIDTH / 2, s->tokens, b->nb[1], b->nb[1] / 2);
+    struct ggml_tensor *right = ggml_view_2d(ctx, b, WIDTH / 2, s->tokens, b->nb[1], b->nb[1] / 2);
     if (test_chance(s->rng, 50)) {
         keep(s, ggml_concat(ctx, right, left, 0));
     } else { /* one written into a part of a copy of the other */
@@ -319,8 +317,8 @@ static void step_write_state(struct sketch *s)
     struct ggml_tensor *x = value(s);
     if (test_chance(s->rng, 50)) {
         const size_t first = test_between(s->rng, 0, CELLS - (size_t)s->tokens);
-        struct ggml_tensor *cells = ggml_view_2d(ctx, state, WIDTH, s->tokens, state->nb[1],
-                                                 first * state->nb[1]);
+        struct ggml_tensor *cells =
+            ggml_view_2d(ctx, state, WIDTH, s->tokens, state->nb[1], first * state->nb[1]);
         ggml_build_forward_expand(s->graph, ggml_cpy(ctx, x, cells));
     } else {
         struct ggml_tensor *ids = input(s, CELL_IDS, GGML_TYPE_I64, s->tokens, 1);
@@ -334,8 +332,8 @@ static void step_read_state(struct sketch *s)
     struct ggml_tensor *state = s->bench->states[ats_rng_below(s->rng, N_STATES)];
     if (test_chance(s->rng, 50)) {
         const size_t first = test_between(s->rng, 0, CELLS - (size_t)s->tokens);
-        struct ggml_tensor *cells = ggml_view_2d(ctx, state, WIDTH, s->tokens, state->nb[1],
-                                                 first * state->nb[1]);
+        struct ggml_tensor *cells =
+            ggml_view_2d(ctx, state, WIDTH, s->tokens, state->nb[1], first * state->nb[1]);
         keep(s, ggml_cpy(ctx, cells, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, WIDTH, s->tokens)));
     } else {
         struct ggml_tensor *ids = input(s, ROW_IDS, GGML_TYPE_I32, s->tokens, 1);
@@ -354,10 +352,10 @@ static void step_empty(struct sketch *s)
 static void sketch_draw(struct sketch *s)
 {
     static void (*const steps[])(struct sketch *) = {
-        step_elementwise, step_elementwise, step_elementwise, step_in_place,    step_matrix,
-        step_matrix,      step_experts,     step_rows,        step_rope,        step_halves,
-        step_attention,   step_write_state, step_write_state, step_read_state,  step_read_state,
-        step_empty,
+        step_elementwise, step_elementwise, step_elementwise, step_in_place,
+        step_matrix,      step_matrix,      step_experts,     step_rows,
+        step_rope,        step_halves,      step_attention,   step_write_state,
+        step_write_state, step_read_state,  step_read_state,  step_empty,
     };
     s->ctx = make_context(ggml_tensor_overhead() * MAX_NODES +
                           ggml_graph_overhead_custom(MAX_NODES, false));
@@ -405,9 +403,9 @@ static void set_input(const struct sketch *s, const struct input *in, struct ats
             ids[i] = (int32_t)ats_rng_below(rng, 4096);
             break;
         case EXPERT_IDS: /* different ones for one token */
-            ids[i] = i % 2 == 0 ? (int32_t)ats_rng_below(rng, EXPERTS)
-                                : (ids[i - 1] + 1 + (int32_t)ats_rng_below(rng, EXPERTS - 1)) %
-                                      EXPERTS;
+            ids[i] = i % 2 == 0
+                         ? (int32_t)ats_rng_below(rng, EXPERTS)
+                         : (ids[i - 1] + 1 + (int32_t)ats_rng_below(rng, EXPERTS - 1)) % EXPERTS;
             break;
         case CELL_IDS: /* different ones: threads write rows in any order */
             data[i] = first_cell + i;

@@ -264,8 +264,8 @@ static void do_remove(struct world *w)
     const size_t from = (size_t)ats_rng_below(&w->rng, s->n_past[seq] + 1);
     bool removed[SIDES];
     for (int side = 0; side < SIDES; side++) {
-        removed[side] = llama_memory_seq_rm(llama_get_memory(s->ctx[side]), seq, (llama_pos)from,
-                                            -1);
+        removed[side] =
+            llama_memory_seq_rm(llama_get_memory(s->ctx[side]), seq, (llama_pos)from, -1);
     }
     CHECK(removed[ATS] == removed[CPU], "step %zu: removal", w->step);
     if (removed[ATS]) {
@@ -419,7 +419,9 @@ static void test_any_operations(void **state)
 {
     (void)state;
     static const char *const settings[] = {
-        "ATS_PLACEMENT=host", "ATS_PLACEMENT=vram", "ATS_PLACEMENT=fill",
+        "ATS_PLACEMENT=host",
+        "ATS_PLACEMENT=vram",
+        "ATS_PLACEMENT=fill",
         "ATS_PLACEMENT=fill ATS_EMU_DELAY_US=20",
     };
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {

@@ -44,8 +44,8 @@ static inline void random_graph_read(struct random_graph *g, struct ats_op *op, 
 static inline void random_graph_op(struct random_graph *g, struct ats_op *op, size_t n_fixed,
                                    struct ats_rng *rng)
 {
-    static const ats_side_set supports[] = {ATS_ON_BOTH, ATS_ON_BOTH, ATS_ON_BOTH, ATS_ON_BOTH,
-                                            ATS_ON(ATS_HOST), ATS_ON(ATS_ACCEL)};
+    static const ats_side_set supports[] = {ATS_ON_BOTH, ATS_ON_BOTH,      ATS_ON_BOTH,
+                                            ATS_ON_BOTH, ATS_ON(ATS_HOST), ATS_ON(ATS_ACCEL)};
     *op = (struct ats_op){.first_read = (uint32_t)g->n_reads,
                           .write = ATS_NO_ROOT,
                           .supported = supports[ats_rng_below(rng, 6)]};
@@ -92,8 +92,8 @@ static inline void random_graph_make(struct random_graph *g, size_t n_ops, struc
 }
 
 /* Whether the graph ever writes the root; those it does not are inputs, weights and state. */
-static inline bool random_graph_is_read(const struct ats_graph_desc *graph,
-                                        const struct ats_op *op, uint32_t root)
+static inline bool random_graph_is_read(const struct ats_graph_desc *graph, const struct ats_op *op,
+                                        uint32_t root)
 {
     for (uint32_t r = 0; r < op->n_reads; r++) {
         if (graph->reads[op->first_read + r] == root) {

@@ -53,10 +53,10 @@ static void test_bytes_refused(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "",    " ",    "G",     "-1",    "+1",   " 1",    "1 ",     "1 G",   "1GG",  "1X",
-        "1Gi", "1GiX", "1GiBs", "0x10",  "0X1G", "nan",   "inf",    "infin", "1e",   "1E",
-        ".5",  "1..5", "1,5G",  "1e400", "1b",   "abc6G", "0x1p10", "6G;",   "1/2G", "1E5T T",
-        "8388608T", /* 2^63 */
+        "",    " ",     "G",      "-1",   "+1",    " 1",     "1 ",       "1 G",
+        "1GG", "1X",    "1Gi",    "1GiX", "1GiBs", "0x10",   "0X1G",     "nan",
+        "inf", "infin", "1e",     "1E",   ".5",    "1..5",   "1,5G",     "1e400",
+        "1b",  "abc6G", "0x1p10", "6G;",  "1/2G",  "1E5T T", "8388608T", /* 2^63 */
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 99;

@@ -46,8 +46,7 @@ static double home_us(const struct ats_graph_desc *graph, const struct ats_op *o
         const struct ats_root *root = &graph->roots[graph->reads[op->first_read + r]];
         bytes += root->home == ATS_ON(ats_other_side(side)) ? (double)root->bytes : 0;
     }
-    if (op->write != ATS_NO_ROOT &&
-        graph->roots[op->write].home == ATS_ON(ats_other_side(side))) {
+    if (op->write != ATS_NO_ROOT && graph->roots[op->write].home == ATS_ON(ats_other_side(side))) {
         bytes += 2 * (double)graph->roots[op->write].bytes;
     }
     return bytes / link_bytes_per_us;

@@ -57,11 +57,11 @@ static void test_fill_dense(void **state)
     };
     assert_places(units, 0, &fill, "hhhhhhh");
     assert_places(units, 6, &fill, "hhhhhhh");
-    assert_places(units, 7, &fill, "hhhhhhv");         /* output layer before all */
-    assert_places(units, 21, &fill, "hhhhhhv");        /* a part of a group is no group */
-    assert_places(units, 22, &fill, "hhhvvhv");        /* attention part of the last layer */
+    assert_places(units, 7, &fill, "hhhhhhv");  /* output layer before all */
+    assert_places(units, 21, &fill, "hhhhhhv"); /* a part of a group is no group */
+    assert_places(units, 22, &fill, "hhhvvhv"); /* attention part of the last layer */
     assert_places(units, 41, &fill, "hhhvvhv");
-    assert_places(units, 42, &fill, "hhhvvvv");        /* the last layer whole */
+    assert_places(units, 42, &fill, "hhhvvvv"); /* the last layer whole */
     assert_places(units, 56, &fill, "hhhvvvv");
     assert_places(units, 57, &fill, "vvhvvvv");
     assert_places(units, 77, &fill, "vvvvvvv");
@@ -72,8 +72,10 @@ static void test_fill_experts_come_last(void **state)
 {
     (void)state;
     static const struct ats_unit units[] = {
-        W("blk.0.attn_q.weight", 10),  W("blk.0.ffn_up_exps.weight", 100),
-        W("blk.1.ffn_down_exps.weight", 100), W("blk.1.attn_q.weight", 10),
+        W("blk.0.attn_q.weight", 10),
+        W("blk.0.ffn_up_exps.weight", 100),
+        W("blk.1.ffn_down_exps.weight", 100),
+        W("blk.1.attn_q.weight", 10),
         W("output.weight", 5),
     };
     assert_places(units, 124, &fill, "vhhvv"); /* all that is not an expert, of all layers */
@@ -127,9 +129,9 @@ struct random_units {
 
 static void make_units(struct random_units *u, struct ats_rng *rng)
 {
-    static const char *const forms[] = {"blk.%zu.attn_q.weight", "blk.%zu.ffn_up.weight",
-                                        "blk.%zu.ffn_up_exps.weight", "blk.%zu.ssm_in.weight",
-                                        "cache_k_l%zu", "output%zu.weight"};
+    static const char *const forms[] = {
+        "blk.%zu.attn_q.weight", "blk.%zu.ffn_up.weight", "blk.%zu.ffn_up_exps.weight",
+        "blk.%zu.ssm_in.weight", "cache_k_l%zu",          "output%zu.weight"};
     u->n = test_between(rng, 0, MAX_UNITS);
     u->bytes = 0;
     for (size_t i = 0; i < u->n; i++) {

@@ -57,8 +57,7 @@ static void check_same(const struct ats_range_map *map, const struct model *mode
         const enum ats_side side = (enum ats_side)ats_rng_below(rng, ATS_SIDES);
         bool expected = false;
         for (size_t i = begin; i < end; i++) {
-            expected =
-                expected || (model->listed[i] && (model->valid[i] & ATS_ON(side)) != 0);
+            expected = expected || (model->listed[i] && (model->valid[i] & ATS_ON(side)) != 0);
         }
         if (begin < end && ats_range_map_touches(map, begin, end, side) != expected) {
             fail_msg("[%zu, %zu) on side %d should give %d", begin, end, side, expected);

@@ -220,8 +220,7 @@ static void check_final(const struct machine *m, const struct ats_schedule *sche
         bool recycled = false;
         for (size_t other = 0; other < m->g->desc.n_roots; other++) {
             recycled = recycled || (other != root && m->slot[other] == m->slot[root] &&
-                                    m->last_use[other] >= m->last_use[root] &&
-                                    !m->external[other]);
+                                    m->last_use[other] >= m->last_use[root] && !m->external[other]);
         }
         for (int side = 0; side < ATS_SIDES && !recycled; side++) {
             if ((schedule->final[root] & ATS_ON(side)) != 0) {
