@@ -24,6 +24,7 @@ struct random_graph {
     uint32_t reads[GRAPH_MAX_READS];
     struct ats_root roots[GRAPH_MAX_ROOTS];
     size_t n_reads;
+    bool partial_writes_read; /* what is written in part is also among the reads */
 };
 
 static inline uint32_t random_graph_root(struct random_graph *g, struct ats_rng *rng,
@@ -63,21 +64,27 @@ static inline void random_graph_op(struct random_graph *g, struct ats_op *op, si
     for (int side = 0; side < ATS_SIDES; side++) {
         op->cost_us[side] = 0.25F * (float)test_between(rng, 1, 400);
     }
-    /* a part of a root that exists: state, or an activation changed in place */
+    /* a part of a root that exists: state, or an activation changed in place. ggml names it among
+     * the sources; the planner does not rely on that. */
     const uint32_t first = g->reads[op->first_read];
+    const bool named = g->partial_writes_read || test_chance(rng, 50);
     if (test_chance(rng, 20) && g->roots[first].home != ATS_ON_BOTH) {
         op->write = (int32_t)first;
         op->partial_write = true;
+        op->first_read += !named;
+        op->n_reads -= !named;
     } else {
         op->write = (int32_t)random_graph_root(g, rng, 0);
     }
 }
 
 /* At most GRAPH_MAX_OPS operators. */
-static inline void random_graph_make(struct random_graph *g, size_t n_ops, struct ats_rng *rng)
+static inline void random_graph_make(struct random_graph *g, size_t n_ops, bool partial_writes_read,
+                                     struct ats_rng *rng)
 {
     static const ats_side_set homes[] = {0, 0, ATS_ON(ATS_HOST), ATS_ON(ATS_ACCEL), ATS_ON_BOTH};
     memset(g, 0, sizeof(*g));
+    g->partial_writes_read = partial_writes_read;
     const size_t n_fixed = test_between(rng, 1, 8); /* inputs, weights, state */
     for (size_t r = 0; r < n_fixed; r++) {
         random_graph_root(g, rng, homes[ats_rng_below(rng, 5)]);

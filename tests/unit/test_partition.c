@@ -110,7 +110,7 @@ static void test_is_the_best_of_all(void **state)
     for (uint64_t round = 0; round < 3000; round++) {
         struct ats_rng rng = test_rng(round);
         struct random_graph g;
-        random_graph_make(&g, test_between(&rng, 1, round % 16 == 0 ? 12 : 9), &rng);
+        random_graph_make(&g, test_between(&rng, 1, round % 16 == 0 ? 12 : 9), true, &rng);
         for (size_t r = 0; r < g.desc.n_roots; r++) { /* half of them with less that decides */
             g.roots[r].home = round % 2 == 0 || test_chance(&rng, 30) ? g.roots[r].home : 0;
         }
@@ -174,7 +174,7 @@ static void test_large_graph_is_legal_and_repeatable(void **state)
     for (uint64_t round = 0; round < 300; round++) {
         struct ats_rng rng = test_rng(7000 + round);
         struct random_graph g;
-        random_graph_make(&g, GRAPH_MAX_OPS, &rng);
+        random_graph_make(&g, GRAPH_MAX_OPS, true, &rng);
         enum ats_side first[GRAPH_MAX_OPS];
         enum ats_side second[GRAPH_MAX_OPS];
         assert_true(ats_partition(&g.desc, &ats_partition_default_costs, first));
@@ -195,7 +195,7 @@ static void test_random_partition(void **state)
     for (uint64_t round = 0; round < 1000; round++) {
         struct ats_rng rng = test_rng(20000 + round);
         struct random_graph g;
-        random_graph_make(&g, GRAPH_MAX_OPS, &rng);
+        random_graph_make(&g, GRAPH_MAX_OPS, true, &rng);
         const uint64_t seed = ats_rng_next(&rng);
         enum ats_side sides[GRAPH_MAX_OPS];
         enum ats_side again[GRAPH_MAX_OPS];

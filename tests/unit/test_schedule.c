@@ -46,6 +46,8 @@ static void find_uses(struct machine *m)
             m->last_use[root] = i;
         }
         if (op->write >= 0) {
+            m->external[op->write] =
+                m->external[op->write] || (op->partial_write && !seen[op->write]);
             seen[op->write] = true;
             m->last_use[op->write] = i;
         }
@@ -236,7 +238,7 @@ static void run_random(uint64_t round, bool alternate, size_t *copies)
 {
     struct ats_rng rng = test_rng(round);
     struct random_graph g;
-    random_graph_make(&g, test_between(&rng, 1, GRAPH_MAX_OPS), &rng);
+    random_graph_make(&g, test_between(&rng, 1, GRAPH_MAX_OPS), false, &rng);
     enum ats_side sides[GRAPH_MAX_OPS];
     const unsigned stay = alternate ? 0 : (unsigned)test_between(&rng, 10, 95);
     for (size_t i = 0; i < g.desc.n_ops; i++) {
@@ -291,7 +293,7 @@ static void test_one_side_needs_no_copy(void **state)
     for (uint64_t round = 0; round < 200; round++) {
         struct ats_rng rng = test_rng(200000 + round);
         struct random_graph g;
-        random_graph_make(&g, GRAPH_MAX_OPS, &rng);
+        random_graph_make(&g, GRAPH_MAX_OPS, false, &rng);
         enum ats_side sides[GRAPH_MAX_OPS];
         for (size_t i = 0; i < g.desc.n_ops; i++) {
             sides[i] = round % 2 == 0 ? ATS_HOST : ATS_ACCEL;
