@@ -30,10 +30,10 @@ endef
 help: ## show this list
 	@echo 'ATS: run a model across an accelerator and the CPU, with stock llama.cpp'
 	echo
-	echo '  make run            first run: sets everything up (about 15 minutes), then generates text'
+	echo '  make run               first run: sets everything up (about 15 minutes), then generates text'
 	echo
 	sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) |
-	    while IFS=$$'\t' read -r target text; do printf '  make %-15s%s\n' "$$target" "$$text"; done
+	    while IFS=$$'\t' read -r target text; do printf '  make %-18s%s\n' "$$target" "$$text"; done
 	echo
 	echo 'Variables: MODEL=file.gguf PROMPT="..." for run; LLAMA_DIR=path for your own llama.cpp;'
 	echo 'PRESET=release|debug|asan|tsan; ATS_CACHE=path (default ~/.cache/ats); PREFIX=/usr/local'

@@ -25,7 +25,7 @@ run  | util-linux           | cmd:flock            | keeps two set-ups from coll
 test | mesa-vulkan-drivers  | glob:lvp_icd         | a Vulkan device on any machine: llvmpipe
 test | libvulkan1           | lib:libvulkan.so.1   | loads that driver
 test | chromium             | cmd:chromium         | opens the page of llama-server
-test | python3              | cmd:python3          | reads the tables of the tests of llama.cpp
+run  | python3              | cmd:python3          | reads the tables of the tests of llama.cpp
 run  | jq                   | cmd:jq               | reads the JSON that ats prints
 test | curl                 | cmd:curl             | asks llama-server for completions
 test | clang                | cmd:clang            | second compiler; its sanitizers

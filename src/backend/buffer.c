@@ -60,7 +60,7 @@ static void forget_overlapping(struct ats_buffer *buffer, size_t begin, size_t e
     size_t last = first;
     while (last < buffer->n_records && buffer->records[last]->begin < end) {
         struct ats_record *record = buffer->records[last++];
-        if ((record->valid & ATS_ON(ATS_HOST)) == 0) {
+        if ((record->valid & ATS_ON(ATS_HOST)) == 0 && record->block != NULL) {
             ggml_backend_tensor_get(&record->accel, ats_record_host(record), 0, record->bytes);
         }
         forget_record(record);
@@ -68,6 +68,9 @@ static void forget_overlapping(struct ats_buffer *buffer, size_t begin, size_t e
     memmove(&buffer->records[first], &buffer->records[last],
             (buffer->n_records - last) * sizeof(struct ats_record *));
     buffer->n_records -= last - first;
+    if (last > first) {
+        buffer->device->epoch++; /* graph plans may refer to what is gone */
+    }
 }
 
 static bool grow_records(struct ats_buffer *buffer)
@@ -334,9 +337,11 @@ static void buffer_reset(ggml_backend_buffer_t ggml)
 {
     struct ats_buffer *buffer = ggml->context;
     if (ats_buffer_is_compute(buffer)) {
+        pthread_rwlock_rdlock(&buffer->device->lock);
         if (buffer->mirror != NULL && buffer->mirror->iface.reset != NULL) {
             buffer->mirror->iface.reset(buffer->mirror);
         }
+        pthread_rwlock_unlock(&buffer->device->lock);
         return;
     }
     pthread_rwlock_wrlock(&buffer->device->lock);

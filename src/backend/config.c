@@ -2,6 +2,7 @@
 
 #include "base/parse.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,6 +10,22 @@ static const char *value_of(const char *name)
 {
     const char *value = getenv(name);
     return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* The files that ATS_PLAN_OUT writes for the second device and those behind it. */
+static bool read_other_devices(const char *path, struct ats_placement_table *table,
+                               struct ats_error *err)
+{
+    char more[4096];
+    bool ok = true;
+    for (int device = 1; ok; device++) {
+        snprintf(more, sizeof(more), "%s.ATS%d", path, device);
+        if (access(more, F_OK) != 0) {
+            break;
+        }
+        ok = ats_placement_read_more(more, table, err);
+    }
+    return ok;
 }
 
 static bool read_rule(const char *text, struct ats_config *config, struct ats_error *err)
@@ -26,7 +43,8 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
                         "nor an existing plan file",
                         text);
     }
-    if (!ats_placement_read(text, &config->table, &reason)) {
+    if (!ats_placement_read(text, &config->table, &reason) ||
+        !read_other_devices(text, &config->table, &reason)) {
         return ats_fail(err, "ATS_PLACEMENT: %.400s", reason.text);
     }
     config->rule = (struct ats_rule){.kind = ATS_RULE_TABLE, .table = &config->table};

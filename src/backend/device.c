@@ -259,6 +259,10 @@ static bool check_wanted(const char *wanted, ggml_backend_reg_t reg, struct ats_
 {
     for (const char *at = wanted; *at != '\0';) {
         const size_t word = strcspn(at, ",");
+        if (word == 0) {
+            at++;
+            continue;
+        }
         char name[64];
         snprintf(name, sizeof(name), "%.*s", (int)word, at);
         bool found = false;

@@ -48,9 +48,9 @@ struct ats_device {
     size_t vram_budget;         /* bytes that may be taken from the accelerator */
     size_t vram_used;           /* bytes taken: weights, state, compute memory */
     bool budget_known;
-    bool accel_lost;    /* see loss.h */
-    bool told_cpu_only; /* the log has the reason why the accelerator is not used */
-    uint64_t epoch;     /* counts moves out of VRAM; a graph plan of an older epoch is void */
+    atomic_bool accel_lost; /* see loss.h */
+    bool told_cpu_only;     /* the log has the reason why the accelerator is not used */
+    atomic_ullong epoch;    /* counts moves out of VRAM; a graph plan of an older epoch is void */
 
     struct ats_device_counters counters;
 };

@@ -139,8 +139,10 @@ static bool aborted(const struct ats_stream *stream)
 enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_plan *plan,
                              struct ats_error *err)
 {
-    enum ggml_status status =
-        bring_externals(stream, plan, err) ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
+    if (!bring_externals(stream, plan, err)) {
+        return GGML_STATUS_FAILED; /* nothing has run, so nothing has a new state */
+    }
+    enum ggml_status status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
         status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
     }

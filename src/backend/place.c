@@ -2,6 +2,7 @@
 
 #include "backend/residency.h"
 #include "base/parse.h"
+#include "base/replace.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -211,21 +212,10 @@ static bool collect_placed(const struct ats_device *device, struct batch *batch)
 
 static bool write_file(const char *path, const struct batch *batch)
 {
-    char temporary[4096];
-    snprintf(temporary, sizeof(temporary), "%s.%ld.tmp", path, (long)getpid());
-    FILE *out = fopen(temporary, "w");
-    if (out == NULL) {
-        return false;
-    }
-    const bool printed = ats_placement_print(out, batch->units, batch->n, batch->where);
-    const bool closed = fclose(out) == 0;
-    if (!printed || !closed || rename(temporary, path) != 0) {
-        const int reason = errno;
-        unlink(temporary);
-        errno = reason;
-        return false;
-    }
-    return true;
+    struct ats_replace file;
+    return ats_replace_begin(&file, path) &&
+           ats_replace_end(&file,
+                           ats_placement_print(file.out, batch->units, batch->n, batch->where));
 }
 
 /* Writes the plan for ATS_PLAN_OUT; with several devices, each to its own file. */

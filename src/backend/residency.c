@@ -235,6 +235,25 @@ static bool demote(struct ats_record *record, ggml_backend_t accel, struct ats_e
     return true;
 }
 
+/* Demotes all that shares a block with `first`, as only the whole block gives VRAM back.
+ * Returns how many records moved. */
+static size_t demote_block(struct ats_record *first, ggml_backend_t accel, struct ats_error *err)
+{
+    const struct ats_vram_block *block = first->block;
+    size_t left = block->n_records;
+    size_t moved = 0;
+    struct ats_buffer *buffer = first->buffer->device->buffers;
+    for (; buffer != NULL && left > 0; buffer = buffer->next) {
+        for (size_t i = 0; i < buffer->n_records && left > 0; i++) {
+            if (buffer->records[i]->block == block) {
+                moved += demote(buffer->records[i], accel, err);
+                left--;
+            }
+        }
+    }
+    return moved;
+}
+
 bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
                              struct ats_error *err)
 {
@@ -244,7 +263,9 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
     char text[32];
     ats_format_bytes(bytes, text, sizeof(text));
     if (bytes > device->vram_budget) {
-        return ats_fail(err, "%s needs %s of VRAM for one compute buffer, more than its budget",
+        return ats_fail(err,
+                        "%s needs %s of VRAM for one compute buffer, more than its budget; a "
+                        "smaller -ub or a larger ATS_VRAM helps",
                         device->name, text);
     }
     ats_device_drain(device);
@@ -258,7 +279,7 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
                 break;
             }
             if (buffer->records[i]->block != NULL) {
-                moved += demote(buffer->records[i], accel, err);
+                moved += demote_block(buffer->records[i], accel, err);
             }
         }
     }

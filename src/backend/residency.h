@@ -40,9 +40,9 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
  * the memory is the buffer's own. */
 void ats_record_drop_host(struct ats_record *record);
 
-/* Moves weights out of VRAM, those placed last first, until `bytes` of the budget
- * are free. Makes all graph plans void if it moved any. `accel` makes the copies; a weight that
- * cannot be copied stays where it is. */
+/* Moves weights out of VRAM, block by block, until `bytes` of the budget are free. Makes all graph
+ * plans void if it moved any. `accel` makes the copies; a weight that cannot be copied stays where
+ * it is. */
 bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
                              struct ats_error *err);
 

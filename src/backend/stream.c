@@ -141,6 +141,9 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
 static void stream_event_record(ggml_backend_t backend, ggml_backend_event_t event)
 {
     const struct ats_stream *stream = backend->context;
+    if (stream->accel->device != stream->device->accel) {
+        return; /* a stand-in for a lost accelerator, which has nothing in flight */
+    }
     pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_event_record(event->context, stream->accel);
     pthread_rwlock_unlock(&stream->device->lock);

@@ -143,14 +143,35 @@ static int compare_entries(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* The entry of a unit: by name, and of several with that name the one of its size. */
+static const struct ats_placement_entry *find_entry(const struct ats_placement_table *table,
+                                                    const struct ats_unit *unit)
+{
+    struct ats_placement_entry key = {.name = (char *)(uintptr_t)unit->name};
+    const struct ats_placement_entry *found =
+        bsearch(&key, table->entries, table->n_entries, sizeof(*table->entries), compare_entries);
+    if (found == NULL) {
+        return NULL;
+    }
+    const struct ats_placement_entry *entry = found;
+    while (entry > table->entries && strcmp(entry[-1].name, unit->name) == 0) {
+        entry--;
+    }
+    const struct ats_placement_entry *end = table->entries + table->n_entries;
+    for (; entry < end && strcmp(entry->name, unit->name) == 0; entry++) {
+        if (entry->bytes == unit->bytes) {
+            return entry;
+        }
+    }
+    return found;
+}
+
 static bool place_by_table(struct filler *f, const struct ats_placement_table *table,
                            struct ats_error *err)
 {
     for (size_t i = 0; i < f->n; i++) {
         const struct ats_unit *unit = &f->units[i];
-        struct ats_placement_entry key = {.name = (char *)(uintptr_t)unit->name};
-        const struct ats_placement_entry *entry = bsearch(&key, table->entries, table->n_entries,
-                                                          sizeof(*table->entries), compare_entries);
+        const struct ats_placement_entry *entry = find_entry(table, unit);
         if (entry == NULL) {
             if (unit->kind == ATS_UNIT_STATE) {
                 continue;
@@ -166,7 +187,8 @@ static bool place_by_table(struct filler *f, const struct ats_placement_table *t
                             "write a new one with ATS_PLAN_OUT",
                             table->source, unit->name, entry->bytes, unit->bytes);
         }
-        if (entry->where != ATS_WHERE_HOST && unit->accel_can && unit->bytes <= f->left) {
+        if (f->where[i] == ATS_WHERE_HOST && entry->where != ATS_WHERE_HOST && unit->accel_can &&
+            unit->bytes <= f->left) {
             f->where[i] = entry->where;
             f->left -= unit->bytes;
         }

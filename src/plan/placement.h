@@ -51,10 +51,12 @@ struct ats_placement_entry {
     enum ats_where where;
 };
 
-/* A plan file in memory, sorted by name. Freed with ats_placement_table_free. */
+/* A plan in memory, sorted by name; two models on one device may share names. Freed with
+ * ats_placement_table_free. */
 struct ats_placement_table {
     struct ats_placement_entry *entries;
     size_t n_entries;
+    size_t capacity;
     char *source; /* file name, for messages */
 };
 
@@ -88,6 +90,10 @@ bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
 
 /* Reads a plan file. Fails with file, line and reason. */
 bool ats_placement_read(const char *path, struct ats_placement_table *table, struct ats_error *err);
+
+/* Adds the lines of another plan file to a table that ats_placement_read filled. */
+bool ats_placement_read_more(const char *path, struct ats_placement_table *table,
+                             struct ats_error *err);
 
 void ats_placement_table_free(struct ats_placement_table *table);
 

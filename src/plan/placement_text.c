@@ -63,18 +63,18 @@ static bool parse_line(char *line, struct ats_placement_entry *entry, struct ats
     return entry->name != NULL || ats_fail(err, "out of memory");
 }
 
-static bool append(struct ats_placement_table *table, size_t *capacity,
-                   struct ats_placement_entry entry, struct ats_error *err)
+static bool append(struct ats_placement_table *table, struct ats_placement_entry entry,
+                   struct ats_error *err)
 {
-    if (table->n_entries == *capacity) {
-        const size_t grown = *capacity == 0 ? 256 : 2 * *capacity;
+    if (table->n_entries == table->capacity) {
+        const size_t grown = table->capacity == 0 ? 256 : 2 * table->capacity;
         void *entries = realloc(table->entries, grown * sizeof(*table->entries));
         if (entries == NULL) {
             free(entry.name);
             return ats_fail(err, "out of memory");
         }
         table->entries = entries;
-        *capacity = grown;
+        table->capacity = grown;
     }
     table->entries[table->n_entries++] = entry;
     return true;
@@ -87,11 +87,11 @@ static int compare_names(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_error *err)
+static bool read_lines(FILE *in, const char *path, struct ats_placement_table *table,
+                       struct ats_error *err)
 {
     char *line = NULL;
     size_t line_size = 0;
-    size_t capacity = 0;
     size_t number = 0;
     bool ok = true;
     ssize_t length = 0;
@@ -100,8 +100,8 @@ static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_e
         line[strcspn(line, "\r\n")] = '\0';
         if (number == 1) {
             if (strcmp(line, header) != 0) {
-                ok = ats_fail(err, "%s: not a placement plan: the first line must be '%s'",
-                              table->source, header);
+                ok = ats_fail(err, "%s: not a placement plan: the first line must be '%s'", path,
+                              header);
             }
             continue;
         }
@@ -110,15 +110,32 @@ static bool read_lines(FILE *in, struct ats_placement_table *table, struct ats_e
         }
         struct ats_placement_entry entry = {0};
         struct ats_error reason = {{0}};
-        ok = parse_line(line, &entry, &reason) && append(table, &capacity, entry, &reason);
+        ok = parse_line(line, &entry, &reason) && append(table, entry, &reason);
         if (!ok) {
-            ats_fail(err, "%s, line %zu: %.300s", table->source, number, reason.text);
+            ats_fail(err, "%s, line %zu: %.300s", path, number, reason.text);
         }
     }
-    if (ok && number == 0) {
-        ok = ats_fail(err, "%s: not a placement plan: the file is empty", table->source);
+    if (ok && ferror(in) != 0) {
+        ok = ats_fail(err, "cannot read the placement plan %s: %s", path, strerror(errno));
+    } else if (ok && number == 0) {
+        ok = ats_fail(err, "%s: not a placement plan: the file is empty", path);
     }
     free(line);
+    return ok;
+}
+
+bool ats_placement_read_more(const char *path, struct ats_placement_table *table,
+                             struct ats_error *err)
+{
+    FILE *in = fopen(path, "r");
+    if (in == NULL) {
+        return ats_fail(err, "cannot read the placement plan %s: %s", path, strerror(errno));
+    }
+    const bool ok = read_lines(in, path, table, err);
+    fclose(in);
+    if (ok && table->n_entries > 0) {
+        qsort(table->entries, table->n_entries, sizeof(*table->entries), compare_names);
+    }
     return ok;
 }
 
@@ -128,20 +145,9 @@ bool ats_placement_read(const char *path, struct ats_placement_table *table, str
     if (table->source == NULL) {
         return ats_fail(err, "out of memory");
     }
-    FILE *in = fopen(path, "r");
-    if (in == NULL) {
-        ats_fail(err, "cannot read the placement plan %s: %s", path, strerror(errno));
+    if (!ats_placement_read_more(path, table, err)) {
         ats_placement_table_free(table);
         return false;
-    }
-    const bool ok = read_lines(in, table, err);
-    fclose(in);
-    if (!ok) {
-        ats_placement_table_free(table);
-        return false;
-    }
-    if (table->n_entries > 0) {
-        qsort(table->entries, table->n_entries, sizeof(*table->entries), compare_names);
     }
     return true;
 }
