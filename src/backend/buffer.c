@@ -65,12 +65,13 @@ static void forget_overlapping(struct ats_buffer *buffer, size_t begin, size_t e
         }
         forget_record(record);
     }
+    if (last == first) {
+        return;
+    }
     memmove(&buffer->records[first], &buffer->records[last],
             (buffer->n_records - last) * sizeof(struct ats_record *));
     buffer->n_records -= last - first;
-    if (last > first) {
-        buffer->device->epoch++; /* graph plans may refer to what is gone */
-    }
+    buffer->device->epoch++; /* graph plans may refer to what is gone */
 }
 
 static bool grow_records(struct ats_buffer *buffer)

@@ -147,6 +147,9 @@ static int compare_entries(const void *a, const void *b)
 static const struct ats_placement_entry *find_entry(const struct ats_placement_table *table,
                                                     const struct ats_unit *unit)
 {
+    if (table->n_entries == 0) {
+        return NULL;
+    }
     struct ats_placement_entry key = {.name = (char *)(uintptr_t)unit->name};
     const struct ats_placement_entry *found =
         bsearch(&key, table->entries, table->n_entries, sizeof(*table->entries), compare_entries);
