@@ -31,7 +31,10 @@ struct ats_record {
     size_t bytes;
     struct ggml_tensor as_made; /* the tensor when ggml first told of it: name, type, shape */
     ats_side_set valid;
-    ats_side_set home;            /* where the placement wants it; 0: not placed */
+    ats_side_set home; /* where the placement wants it; 0: not placed */
+    /* a weight, as of its placement. ggml sets the usage of a buffer without a lock, so it is
+     * read only by graphs that use the buffer. */
+    bool is_weight;
     struct ats_vram_block *block; /* VRAM that it occupies, or NULL */
     struct ggml_tensor accel;     /* its stand-in in VRAM, if block is not NULL */
 };

@@ -58,6 +58,7 @@ static void collect(const struct ats_device *device, const struct ats_descriptio
         if (!wants_home(location)) {
             continue;
         }
+        location->record->is_weight = is_weight(location->record);
         batch->records[batch->n] = location->record;
         batch->units[batch->n++] = (struct ats_unit){
             .name = location->record->as_made.name,

@@ -271,14 +271,11 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
     ats_device_drain(device);
     size_t moved = 0;
     for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
-        if (buffer->ggml->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
-            continue;
-        }
         for (size_t i = 0; i < buffer->n_records; i++) {
             if (bytes <= device->vram_budget - device->vram_used) {
                 break;
             }
-            if (buffer->records[i]->block != NULL) {
+            if (buffer->records[i]->block != NULL && buffer->records[i]->is_weight) {
                 moved += demote_block(buffer->records[i], accel, err);
             }
         }

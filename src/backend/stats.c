@@ -13,11 +13,6 @@ struct tally {
     json_int_t bytes;
 };
 
-static bool is_weight(const struct ats_record *record)
-{
-    return record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-}
-
 /* What lives in VRAM and what in host memory, by the homes of the records. */
 static void count(struct ats_device *device, struct tally weights[ATS_SIDES],
                   struct tally state[ATS_SIDES], json_int_t *budget, json_int_t *used)
@@ -28,7 +23,7 @@ static void count(struct ats_device *device, struct tally weights[ATS_SIDES],
     for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
         for (size_t i = 0; i < b->n_records; i++) {
             const struct ats_record *record = b->records[i];
-            struct tally *tallies = is_weight(record) ? weights : state;
+            struct tally *tallies = record->is_weight ? weights : state;
             for (int side = 0; side < ATS_SIDES; side++) {
                 if ((record->home & ATS_ON(side)) != 0) {
                     tallies[side].tensors++;
