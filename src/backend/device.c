@@ -117,7 +117,7 @@ static void device_get_props(ggml_backend_dev_t dev, struct ggml_backend_dev_pro
         .caps =
             {
                 .async = true,
-                .host_buffer = false,
+                .host_buffer = accel.caps.host_buffer,
                 .buffer_from_host_ptr = true,
                 .events = accel.caps.events,
                 .mmap_support = true,
@@ -135,6 +135,13 @@ static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *pa
 static ggml_backend_buffer_type_t device_get_buffer_type(ggml_backend_dev_t dev)
 {
     return &ats_device_of(dev)->buffer_type;
+}
+
+/* Host memory that the accelerator's copies reach directly: llama.cpp keeps there what it hands
+ * over and reads back (inputs, logits), which spares a staging copy per token. */
+static ggml_backend_buffer_type_t device_get_host_buffer_type(ggml_backend_dev_t dev)
+{
+    return ggml_backend_dev_host_buffer_type(ats_device_of(dev)->accel);
 }
 
 static ggml_backend_buffer_t device_buffer_from_host_ptr(ggml_backend_dev_t dev, void *ptr,
@@ -194,6 +201,7 @@ static const struct ggml_backend_device_i device_interface = {
     .get_props = device_get_props,
     .init_backend = device_init_backend,
     .get_buffer_type = device_get_buffer_type,
+    .get_host_buffer_type = device_get_host_buffer_type,
     .buffer_from_host_ptr = device_buffer_from_host_ptr,
     .supports_op = device_supports_op,
     .supports_buft = device_supports_buft,
