@@ -7,18 +7,11 @@
  *
  * Run by `make bench-bookkeeping`. */
 #include "backend/stream.h"
-#include "bind/ggml_bind.h"
+#include "linked_graph.h"
 
-#include <ggml-alloc.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
-
-/* linked directly, unlike the library's own calls */
-#undef ggml_backend_dev_count
-#undef ggml_backend_dev_get
-#undef ggml_backend_dev_name
 
 enum {
     N_LAYERS = 84,
@@ -117,60 +110,39 @@ static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct g
            us[N_RUNS / 10], us[N_RUNS * 99 / 100]);
 }
 
-static ggml_backend_dev_t find_device(const char *name)
-{
-    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
-        if (strcmp(ggml_backend_dev_name(ggml_backend_dev_get(i)), name) == 0) {
-            return ggml_backend_dev_get(i);
-        }
-    }
-    return NULL;
-}
-
 int main(void)
 {
-    ggml_backend_load_all();
-    ggml_backend_reg_t ggml_backend_init(void);
-    ggml_backend_reg_t reg = ggml_backend_init(); /* binds what the next call goes through */
-    ggml_backend_register(reg);
-    ggml_backend_dev_t dev = find_device("ATS0");
+    ggml_backend_dev_t dev = linked_device("ATS0", NULL);
     if (dev == NULL) {
         fprintf(stderr, "no device ATS0; set ATS_EMULATE\n");
         return 1;
     }
     ggml_backend_t backend = ggml_backend_dev_init(dev, NULL);
+    struct linked_graph g;
     const size_t most_tensors = 64 * N_LAYERS;
-    struct ggml_init_params params = {
-        .mem_size =
-            most_tensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(most_tensors, false),
-        .no_alloc = true,
-    };
-    struct ggml_context *weights = ggml_init(params);
-    struct ggml_context *graph = ggml_init(params);
-    struct ggml_cgraph *cgraph = ggml_new_graph_custom(graph, most_tensors, false);
-    struct ggml_tensor *input = ggml_new_tensor_2d(graph, GGML_TYPE_F32, WIDTH, 1);
+    if (backend == NULL || !linked_graph_begin(&g, most_tensors)) {
+        fprintf(stderr, "no memory\n");
+        return 1;
+    }
+    struct ggml_tensor *input = ggml_new_tensor_2d(g.ops, GGML_TYPE_F32, WIDTH, 1);
     ggml_set_input(input);
     struct ggml_tensor *x = input;
     for (int i = 0; i < N_LAYERS; i++) {
-        x = layer(weights, graph, x, i);
+        x = layer(g.weights, g.ops, x, i);
     }
-    ggml_set_output(x);
-    ggml_build_forward_expand(cgraph, x);
-    ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(dev);
-    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(weights, type);
-    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    ggml_backend_buffer_clear(buffer, 0);
-    ggml_gallocr_t allocator = ggml_gallocr_new(type);
-    if (!ggml_gallocr_alloc_graph(allocator, cgraph)) {
+    if (!linked_graph_end(&g, dev, x)) {
         fprintf(stderr, "no memory for the graph\n");
         return 1;
     }
-    cgraph->uid = 1; /* as llama.cpp's scheduler marks a graph that it reuses */
-    ggml_backend_graph_compute(backend, cgraph);
+    g.cgraph->uid = 1; /* as llama.cpp's scheduler marks a graph that it reuses */
+    if (ggml_backend_graph_compute(backend, g.cgraph) != GGML_STATUS_SUCCESS) {
+        fprintf(stderr, "the graph could not be computed\n");
+        return 1;
+    }
     struct ats_stream *stream = backend->context;
     hollow_out(stream->accel);
     hollow_out(stream->cpu.backend);
     stream->reports_errors = false;
-    measure(backend, cgraph, input);
+    measure(backend, g.cgraph, input);
     return 0;
 }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# peer-ops.sh [--full | --grad] [--vulkan]: llama.cpp's test of all operators on ATS0, compared
+# peer-ops.sh [--full] [--vulkan]: llama.cpp's test of all operators on ATS0, compared
 # with the CPU's reference implementation.
 #
 # By default, rounds of cases drawn by a seed, each with every operator, until the time is up.
 # Rounds take turns: operators on random sides, all on the accelerator, random sides and pauses.
-# --full runs all cases, on random sides and on the accelerator (long). --grad draws from the
-# test of gradients instead. With --vulkan, cases that ggml-vulkan itself fails do not count.
+# --full runs all cases, on random sides and on the accelerator (long). With --vulkan, cases
+# that ggml-vulkan itself fails do not count.
 #
 #   SEED          of the sample and of the sides (default: $ATS_TEST_SEED, or a random one)
 #   OPS           comma separated operators or cases instead of a sample
@@ -13,11 +13,11 @@
 # shellcheck source=tests/peer/lib.sh
 . "$(dirname "$0")/../tests/peer/lib.sh"
 
-kind=sample
+full=
 lane=emu
 for option; do
     case $option in
-        --full | --grad) kind=${option#--} ;;
+        --full) full=1 ;;
         --vulkan) lane=vulkan ;;
         *) fail "unknown option $option" ;;
     esac
@@ -29,14 +29,9 @@ seed=${SEED:-${ATS_TEST_SEED:-$(random_seed)}}
 seconds=${OPS_SECONDS:-150}
 printf '%s: SEED=%s\n' "$program_name" "$seed"
 
-# Which operators to draw from. ggml has no gradient of the others, or its test aborts on them
-# with the plain CPU as well.
+# Which operators to draw from.
 operators='.*'
-if [ "$kind" = grad ]; then
-    operators='ABS|ACC|ADD|CLAMP|CONT|COS|CROSS_ENTROPY_LOSS|DIAG_MASK_INF|DIV|EXP|GET_ROWS|LOG'
-    operators+='|MEAN|MUL|MUL_MAT|NEG|POOL_2D|RELU|REPEAT|RMS_NORM|ROPE|SILU|SIN|SQR|SQRT|SUB'
-    operators+='|SUM_ROWS|SWIGLU'
-elif [ "$lane" = vulkan ]; then
+if [ "$lane" = vulkan ]; then
     # llvmpipe looks at the buffers of unused bindings too, and ggml-vulkan leaves those of
     # earlier operators in them: it crashes once they are freed. So none are.
     export ATS_PEER_LEAK=1
@@ -48,13 +43,13 @@ n_passed=0
 n_failed=0
 to_accel_bytes=0
 
-# run DEVICE MODE OPS: the output goes to $work/output, failed cases to $work/failed.DEVICE.
+# run DEVICE OPS: the output goes to $work/output, failed cases to $work/failed.DEVICE.
 # False if the program crashed: without a last line of its own it did not come to its end.
 run() {
-    local device=$1 mode=$2 ops=$3
-    local arguments=("$mode" -b "$device" ${ops:+-o "$ops"})
-    # llvmpipe crashes if two workers compile shaders; grad has none
-    [ "$mode" = grad ] || [ "$lane" = vulkan ] || arguments+=(-j 2)
+    local device=$1 ops=$2
+    local arguments=(test -b "$device" ${ops:+-o "$ops"})
+    # llvmpipe crashes if two workers compile shaders
+    [ "$lane" = vulkan ] || arguments+=(-j 2)
     rm -f "$stats"
     peer test-backend-ops "${arguments[@]}" >"$work/output" 2>&1 || true
     sed -i $'s/\x1b\\[[0-9;]*m//g' "$work/output"
@@ -66,16 +61,15 @@ run() {
 
 # try NAME OPS: one run on ATS0; ATS_PLACEMENT says on which sides.
 try() {
-    local name=$1 ops=$2 mode=test passed failed started=$SECONDS
-    [ "$kind" != grad ] || mode=grad
+    local name=$1 ops=$2 passed failed started=$SECONDS
     : >"$work/failed.$accelerator"
-    if [ "$lane" = vulkan ] && ! run "$accelerator" "$mode" "$ops"; then
+    if [ "$lane" = vulkan ] && ! run "$accelerator" "$ops"; then
         printf '%s: %s: not counted, %s itself crashed\n' "$program_name" "$name" "$accelerator"
         return
     fi
-    if ! run ATS0 "$mode" "$ops"; then
+    if ! run ATS0 "$ops"; then
         tail -n 20 "$work/output" >&2
-        fail "test-backend-ops $mode -b ATS0 crashed" "ATS_PLACEMENT=$ATS_PLACEMENT"
+        fail "test-backend-ops test -b ATS0 crashed" "ATS_PLACEMENT=$ATS_PLACEMENT"
     fi
     passed=$(grep -c ': OK' "$work/output" || true)
     mapfile -t failed < <(comm -23 "$work/failed.ATS0" "$work/failed.$accelerator")
@@ -117,7 +111,7 @@ sample() {
     done
 }
 
-if [ -n "${OPS:-}" ] || [ "$kind" = full ]; then
+if [ -n "${OPS:-}" ] || [ -n "$full" ]; then
     for round in 0 1; do
         choose_sides "$round"
         try "${OPS:-all cases}" "${OPS:-}"

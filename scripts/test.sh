@@ -12,19 +12,22 @@ fail() {
     exit 1
 }
 
-# build PRESET BIN: with the ggml in BIN
+# build PRESET BIN [OPTION...]: with the ggml in BIN; OPTIONs go to CMake
 build() {
     local preset=$1 bin=$2
+    shift 2
     [ -n "$bin" ] || fail "the ggml for the preset $preset is missing: run \`make test-setup\`"
     echo "test: building $preset"
     cmake --preset "$preset" --log-level=WARNING \
-        -DATS_LLAMA_SRC="$ATS_LLAMA_SRC" -DATS_LLAMA_BIN="$bin"
+        -DATS_LLAMA_SRC="$ATS_LLAMA_SRC" -DATS_LLAMA_BIN="$bin" "$@"
     cmake --build --preset "$preset" -j "${ATS_JOBS:-2}" -- --quiet
 }
 
 : "${ATS_LLAMA_SRC:?run this through \`make test\`}"
 # The release tree last: it registers the tests of the others.
-build asan "${ATS_GGML_ASAN_BIN:-}"
+# The address sanitizer works beside code that is not instrumented, so that tree can also test
+# through a plain libllama; the thread sanitizer would report what it cannot see.
+build asan "${ATS_GGML_ASAN_BIN:-}" -DATS_LIBLLAMA_BIN="${ATS_LLAMA_BIN:-}"
 build tsan "${ATS_GGML_TSAN_BIN:-}"
 build release "${ATS_LLAMA_BIN:-}"
 

@@ -39,12 +39,17 @@ struct ats_tensor_entry *ats_description_find(struct ats_description *descriptio
     return entry;
 }
 
+/* NULL: out of memory. */
 static struct ats_tensor_entry *add_entry(struct ats_description *d,
                                           const struct ggml_tensor *tensor)
 {
-    struct ats_tensor_entry *entry = &d->entries[d->n_entries++];
+    struct ats_tensor_entry *entry = &d->entries[d->n_entries];
     *entry = (struct ats_tensor_entry){.tensor = tensor, .root = ATS_NO_ROOT, .node = -1};
     HASH_ADD_PTR(d->table, tensor, entry);
+    if (entry->hh.tbl == NULL) {
+        return NULL;
+    }
+    d->n_entries++;
     return entry;
 }
 
@@ -82,6 +87,9 @@ static bool root_of(struct ats_device *device, struct ats_description *d,
     struct ats_tensor_entry *entry = ats_description_find(d, tensor);
     if (entry == NULL) {
         entry = add_entry(d, tensor);
+        if (entry == NULL) {
+            return ats_fail(err, "out of memory");
+        }
         const struct ggml_tensor *source = ats_root_of(tensor);
         if (source == tensor) {
             if (ggml_nbytes(tensor) > 0) {

@@ -9,6 +9,7 @@
 #include "backend/buffer.h"
 #include "plan/graph_desc.h"
 
+#define HASH_NONFATAL_OOM 1 /* uthash would end the program */
 #include <uthash.h>
 
 /* Where a root is. Exactly one of record and "part of a compute buffer" holds;

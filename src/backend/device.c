@@ -293,6 +293,16 @@ static bool check_wanted(const char *wanted, ggml_backend_reg_t reg, struct ats_
     return true;
 }
 
+/* All or nothing: nobody has seen these yet. */
+static void forget_devices(void)
+{
+    while (n_devices > 0) {
+        struct ats_device *device = devices[--n_devices];
+        pthread_rwlock_destroy(&device->lock);
+        free(device);
+    }
+}
+
 bool ats_devices_create(const struct ats_config *config, ggml_backend_reg_t reg,
                         struct ats_error *err)
 {
@@ -312,6 +322,7 @@ bool ats_devices_create(const struct ats_config *config, ggml_backend_reg_t reg,
         }
         struct ats_device *device = create(config, reg, accel, cpu);
         if (device == NULL) {
+            forget_devices();
             return ats_fail(err, "out of memory");
         }
         devices[n_devices++] = device;

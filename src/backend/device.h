@@ -55,9 +55,9 @@ struct ats_device {
     struct ats_device_counters counters;
 };
 
-/* Finds the accelerators and creates a device for each. Called once, when the
+/* Finds the accelerators and creates a device for each, all or none. Called once, when the
  * library is loaded. False with an error if the configuration names a device that
- * does not exist; no accelerator at all is not an error. */
+ * does not exist or memory runs out; no accelerator at all is not an error. */
 bool ats_devices_create(const struct ats_config *config, ggml_backend_reg_t reg,
                         struct ats_error *err);
 

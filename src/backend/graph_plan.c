@@ -2,8 +2,7 @@
 
 #include "backend/place.h"
 #include "backend/residency.h"
-#include "base/rng.h"
-#include "plan/partition.h"
+#include "plan/sides.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,32 +32,6 @@ static void avoid_accel(struct builder *b)
         struct ats_location *location = &b->description.locations[r];
         location->accel_can = location->accel_can && !location->host_can;
     }
-}
-
-/* The rules `host` and `vram` decide for operators whose side is free, too. */
-static void lean(struct builder *b)
-{
-    const enum ats_rule_kind rule = b->device->config->rule.kind;
-    if (rule != ATS_RULE_HOST && rule != ATS_RULE_VRAM) {
-        return;
-    }
-    const float out_of_the_question = 1e4F;
-    const enum ats_side avoided = rule == ATS_RULE_HOST ? ATS_ACCEL : ATS_HOST;
-    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
-        b->description.ops[i].cost_us[avoided] *= out_of_the_question;
-    }
-}
-
-static bool choose_sides(struct builder *b)
-{
-    const struct ats_config *config = b->device->config;
-    if (config->rule.kind == ATS_RULE_RANDOM) {
-        struct ats_rng mix = {.state = config->rule.seed + b->stream->n_built};
-        ats_partition_random(&b->description.graph, ats_rng_next(&mix), b->sides);
-        return true;
-    }
-    return ats_partition(&b->description.graph, &ats_partition_default_costs, b->sides) ||
-           ats_fail(b->err, "out of memory");
 }
 
 /* ---- memory ---- */
@@ -304,9 +277,9 @@ static bool decide(struct builder *b, bool without_accel)
         return false;
     }
     ats_describe_homes(&b->description);
-    lean(b);
-    if (!choose_sides(b)) {
-        return false;
+    if (!ats_choose_sides(&b->description.graph, &device->config->rule, b->stream->n_built,
+                          b->sides)) {
+        return ats_fail(b->err, "out of memory");
     }
     for (size_t i = 0; i < b->description.graph.n_ops; i++) {
         if (b->sides[i] == ATS_ACCEL && b->description.ops[i].write != ATS_NO_ROOT) {

@@ -35,35 +35,33 @@ static void batch_free(struct batch *batch)
     free(batch->where);
 }
 
-static bool is_weight(const struct ats_record *record)
+/* Whether the record may get a home: it has none yet, and an operator uses what is not made by
+ * this graph. Other records are results of a graph, and live where they are used. */
+static bool may_get_home(const struct ats_location *location)
 {
-    return record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+    return location->record != NULL && location->record->home == 0 && !location->is_node &&
+           location->first_use != SIZE_MAX;
 }
 
-/* What has no home yet: weights, and state (written by the graph, made by none of its
- * operators). Other records are inputs and results of a graph, and live where they are
- * used. */
-static bool wants_home(const struct ats_location *location)
-{
-    const struct ats_record *record = location->record;
-    return record != NULL && record->home == 0 && !location->is_node &&
-           location->first_use != SIZE_MAX && (is_weight(record) || location->written);
-}
-
+/* What gets a home: weights, and state, which the graph writes. The rest are its inputs. */
 static void collect(const struct ats_device *device, const struct ats_description *d,
                     struct batch *batch)
 {
     for (size_t r = 0; r < d->graph.n_roots; r++) {
         const struct ats_location *location = &d->locations[r];
-        if (!wants_home(location)) {
+        if (!may_get_home(location)) {
             continue;
         }
-        location->record->is_weight = is_weight(location->record);
-        batch->records[batch->n] = location->record;
+        struct ats_record *record = location->record;
+        record->is_weight = record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        if (!record->is_weight && !location->written) {
+            continue;
+        }
+        batch->records[batch->n] = record;
         batch->units[batch->n++] = (struct ats_unit){
-            .name = location->record->as_made.name,
-            .bytes = ats_vram_bytes(device, &location->record->as_made),
-            .kind = is_weight(location->record) ? ATS_UNIT_WEIGHT : ATS_UNIT_STATE,
+            .name = record->as_made.name,
+            .bytes = ats_vram_bytes(device, &record->as_made),
+            .kind = record->is_weight ? ATS_UNIT_WEIGHT : ATS_UNIT_STATE,
             .accel_can = location->accel_can,
             .host_can = location->host_can,
         };

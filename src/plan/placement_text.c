@@ -115,7 +115,7 @@ static bool read_lines(FILE *in, const char *path, struct ats_placement_table *t
             ats_fail(err, "%s, line %zu: %.300s", path, number, reason.text);
         }
     }
-    if (ok && ferror(in) != 0) {
+    if (ok && feof(in) == 0) { /* a read error, or no memory for a line */
         ok = ats_fail(err, "cannot read the placement plan %s: %s", path, strerror(errno));
     } else if (ok && number == 0) {
         ok = ats_fail(err, "%s: not a placement plan: the file is empty", path);

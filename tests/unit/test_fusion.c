@@ -6,7 +6,7 @@
  * built: pairs with one use fuse whenever both are in the same split, a norm that is read
  * twice never does. */
 #include "backend/stream.h"
-#include "bind/ggml_bind.h"
+#include "linked_graph.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,14 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <ggml-alloc.h>
-
 #include <cmocka.h>
-
-/* linked directly, unlike the library's own calls */
-#undef ggml_backend_dev_count
-#undef ggml_backend_dev_get
-#undef ggml_backend_dev_name
 
 enum { N_LAYERS = 24, WIDTH = 32 };
 
@@ -68,47 +61,24 @@ static struct ggml_tensor *layer(struct ggml_context *weights, struct ggml_conte
     return index % 3 == 0 ? ggml_add(graph, y, norm) : ggml_add(graph, y, x);
 }
 
-static ggml_backend_dev_t find_device(const char *name)
-{
-    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
-        if (strcmp(ggml_backend_dev_name(ggml_backend_dev_get(i)), name) == 0) {
-            return ggml_backend_dev_get(i);
-        }
-    }
-    return NULL;
-}
-
 static void run_graph(ggml_backend_dev_t dev)
 {
-    struct ggml_init_params params = {
-        .mem_size = 4096 * ggml_tensor_overhead() + ggml_graph_overhead(), .no_alloc = true};
-    struct ggml_context *weights = ggml_init(params);
-    struct ggml_context *graph = ggml_init(params);
-    struct ggml_cgraph *cgraph = ggml_new_graph(graph);
-    struct ggml_tensor *x = ggml_new_tensor_2d(graph, GGML_TYPE_F32, WIDTH, 2);
+    struct linked_graph g;
+    assert_true(linked_graph_begin(&g, 512));
+    struct ggml_tensor *x = ggml_new_tensor_2d(g.ops, GGML_TYPE_F32, WIDTH, 2);
     ggml_set_input(x);
     for (int i = 0; i < N_LAYERS; i++) {
-        x = layer(weights, graph, x, i);
+        x = layer(g.weights, g.ops, x, i);
     }
-    ggml_set_output(x);
-    ggml_build_forward_expand(cgraph, x);
-    ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(dev);
-    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(weights, type);
-    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-    ggml_backend_buffer_clear(buffer, 0);
-    ggml_gallocr_t allocator = ggml_gallocr_new(type);
-    assert_true(ggml_gallocr_alloc_graph(allocator, cgraph));
+    assert_true(linked_graph_end(&g, dev, x));
 
     ggml_backend_t backend = ggml_backend_dev_init(dev, NULL);
     struct ats_stream *stream = backend->context;
     stream->accel->iface.graph_compute = look;
-    assert_int_equal(GGML_STATUS_SUCCESS, ggml_backend_graph_compute(backend, cgraph));
+    assert_int_equal(GGML_STATUS_SUCCESS, ggml_backend_graph_compute(backend, g.cgraph));
 
     ggml_backend_free(backend);
-    ggml_gallocr_free(allocator);
-    ggml_backend_buffer_free(buffer);
-    ggml_free(graph);
-    ggml_free(weights);
+    linked_graph_free(&g);
 }
 
 /* The placement is read once per process, so it comes by argument. */
@@ -119,11 +89,7 @@ static void test_fusion(void **state)
     (void)state;
     setenv("ATS_EMULATE", "emu-small", 1);
     setenv("ATS_PLACEMENT", placement, 1);
-    ggml_backend_load_all_from_path(getenv("ATS_LLAMA_BIN"));
-    ggml_backend_reg_t ggml_backend_init(void);
-    ggml_backend_reg_t reg = ggml_backend_init();
-    ggml_backend_register(reg);
-    ggml_backend_dev_t dev = find_device("ATS0");
+    ggml_backend_dev_t dev = linked_device("ATS0", getenv("ATS_LLAMA_BIN"));
     assert_non_null(dev);
     run_graph(dev);
     printf("%s: %d pairs with one use in one split, %d fuse; %d norms read twice, %d fuse\n",
