@@ -1,6 +1,7 @@
 #include "backend/buffer.h"
 
 #include "backend/residency.h"
+#include "backend/transfer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -370,6 +371,7 @@ static void buffer_free(ggml_backend_buffer_t ggml)
         buffer->next->previous = buffer->previous;
     }
     pthread_rwlock_unlock(&device->lock);
+    ats_buffer_unpin(buffer);
     if (buffer->owns_memory) {
         munmap(buffer->base, buffer->size);
     }

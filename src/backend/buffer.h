@@ -45,6 +45,8 @@ struct ats_buffer {
     char *base;
     size_t size;
     bool owns_memory; /* false: the file mapping of llama.cpp */
+    bool pin_tried;
+    bool pinned; /* the accelerator has page-locked the host memory */
 
     struct ats_record **records; /* sorted by begin, disjoint */
     size_t n_records;

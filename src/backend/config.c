@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static const char *value_of(const char *name)
@@ -51,6 +52,51 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
     return true;
 }
 
+static bool read_promotion(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    static const struct {
+        const char *name;
+        enum ats_promotion_kind kind;
+    } names[] = {
+        {"auto", ATS_PROMOTE_FASTER}, {"none", ATS_PROMOTE_NONE}, {"all", ATS_PROMOTE_ALL}};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(text, names[i].name) == 0) {
+            config->promotion.kind = names[i].kind;
+            return true;
+        }
+    }
+    struct ats_error reason = {{0}};
+    config->promotion.kind = ATS_PROMOTE_RANDOM;
+    if (strncmp(text, "random:", 7) == 0 &&
+        ats_parse_u64(text + 7, UINT64_MAX, &config->promotion.seed, &reason)) {
+        return true;
+    }
+    return ats_fail(err, "ATS_PROMOTE=%.200s is none of auto, none, all, random:SEED", text);
+}
+
+static bool read_transfer(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    if (strcmp(text, "async") != 0 && strcmp(text, "serial") != 0) {
+        return ats_fail(err, "ATS_TRANSFER=%.200s is neither async nor serial", text);
+    }
+    config->transfer = text[0] == 'a' ? ATS_TRANSFER_ASYNC : ATS_TRANSFER_SERIAL;
+    return true;
+}
+
+/* A rule that is there for tests draws promotions at random too; one that keeps a model on one
+ * side keeps it there. */
+static enum ats_promotion_kind promotion_of(enum ats_rule_kind rule)
+{
+    switch (rule) {
+    case ATS_RULE_HOST:
+        return ATS_PROMOTE_NONE;
+    case ATS_RULE_RANDOM:
+        return ATS_PROMOTE_RANDOM;
+    default:
+        return ATS_PROMOTE_FASTER;
+    }
+}
+
 bool ats_config_read(struct ats_config *config, struct ats_error *err)
 {
     *config = (struct ats_config){
@@ -68,5 +114,15 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         config->has_budget = true;
     }
     const char *rule = value_of("ATS_PLACEMENT");
-    return rule == NULL || read_rule(rule, config, err);
+    if (rule != NULL && !read_rule(rule, config, err)) {
+        return false;
+    }
+    config->promotion =
+        (struct ats_promotion){.kind = promotion_of(config->rule.kind), .seed = config->rule.seed};
+    const char *promotion = value_of("ATS_PROMOTE");
+    if (promotion != NULL && !read_promotion(promotion, config, err)) {
+        return false;
+    }
+    const char *transfer = value_of("ATS_TRANSFER");
+    return transfer == NULL || read_transfer(transfer, config, err);
 }

@@ -5,9 +5,16 @@
 
 #include "base/error.h"
 #include "plan/placement.h"
+#include "plan/promote.h"
 
 #include <stdbool.h>
 #include <stddef.h>
+
+/* How promoted weights travel. */
+enum ats_transfer_kind {
+    ATS_TRANSFER_ASYNC,  /* on a stream of their own, ahead of their use */
+    ATS_TRANSFER_SERIAL, /* on the compute stream, in order */
+};
 
 struct ats_config {
     const char *accel;    /* ATS_ACCEL: comma-separated device names; NULL: all */
@@ -15,6 +22,8 @@ struct ats_config {
     size_t budget;        /* bytes per accelerator */
     struct ats_rule rule; /* ATS_PLACEMENT */
     struct ats_placement_table table;
+    struct ats_promotion promotion;  /* ATS_PROMOTE; link and sizes are filled in per graph */
+    enum ats_transfer_kind transfer; /* ATS_TRANSFER */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
     const char *stats;    /* ATS_STATS: file for the summary; NULL: none */
 };

@@ -20,8 +20,10 @@ struct ats_location {
     size_t begin;
     size_t bytes;
     const struct ggml_tensor *tensor;
-    size_t first_use;  /* operator that uses it first */
-    size_t last_write; /* operator that writes it last */
+    size_t first_use;              /* operator that uses it first */
+    size_t last_write;             /* operator that writes it last */
+    ggml_backend_buffer_t staging; /* where a promoted root is for this pass, or NULL */
+    char *staged;                  /* its address there */
     bool written;
     bool is_node;     /* an operator of this graph makes it */
     bool host_can;    /* the CPU supports every operator that uses it */

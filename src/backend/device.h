@@ -29,6 +29,7 @@ struct ats_device_counters {
     atomic_ullong last_splits; /* splits of the latest graph */
     atomic_ullong copied_to_accel_bytes;
     atomic_ullong copied_to_host_bytes;
+    atomic_ullong promoted_bytes; /* of those to the accelerator: weights for one pass */
 };
 
 struct ats_device {
@@ -49,6 +50,7 @@ struct ats_device {
     size_t vram_used;           /* bytes taken: weights, state, compute memory */
     bool budget_known;
     atomic_bool accel_lost; /* see loss.h */
+    bool told_pageable;     /* the log has that weights cannot be pinned */
     bool told_cpu_only;     /* the log has the reason why the accelerator is not used */
     atomic_ullong epoch;    /* counts moves out of VRAM; a graph plan of an older epoch is void */
 

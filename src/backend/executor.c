@@ -5,6 +5,11 @@ static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
     return !ats_accel_failed(stream->accel, err);
 }
 
+static bool transfer_ok(struct ats_stream *stream, struct ats_error *err)
+{
+    return stream->staging.transfer == NULL || !ats_accel_failed(stream->staging.transfer, err);
+}
+
 static void wait_for_accel(struct ats_stream *stream)
 {
     if (stream->in_flight) {
@@ -95,6 +100,7 @@ static bool bring_externals(struct ats_stream *stream, const struct ats_graph_pl
 
 /* ---- splits ---- */
 
+/* Views need no place in a stream, and no weight. */
 static enum ggml_status run_split(struct ats_stream *stream, const struct ats_graph_plan *plan,
                                   const struct ats_plan_split *split)
 {
@@ -105,6 +111,7 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     if (!split->computes) {
         return GGML_STATUS_SUCCESS;
     }
+    ats_promotions_await(stream, plan, (size_t)(split - plan->splits));
     struct ggml_cgraph graph = split->graph;
     if (split->side == ATS_ACCEL) {
         stream->in_flight = true;
@@ -143,12 +150,15 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         return GGML_STATUS_FAILED; /* nothing has run, so nothing has a new state */
     }
     enum ggml_status status = GGML_STATUS_SUCCESS;
+    ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
         status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
+        ats_promotions_advance(stream, plan, i);
     }
+    ats_promotions_end(stream, plan);
     if (stream->reports_errors) {
         wait_for_accel(stream); /* only then is known whether all went well */
-        if (!accel_ok(stream, err)) {
+        if (!accel_ok(stream, err) || !transfer_ok(stream, err)) {
             status = GGML_STATUS_FAILED;
         }
     } else if (status != GGML_STATUS_SUCCESS) {

@@ -1,6 +1,7 @@
 #include "backend/graph_plan.h"
 
 #include "backend/place.h"
+#include "backend/promotion.h"
 #include "backend/residency.h"
 #include "plan/sides.h"
 
@@ -13,6 +14,8 @@ struct builder {
     const struct ggml_cgraph *cgraph;
     struct ats_description description;
     enum ats_side *sides;
+    struct ats_staged *staged; /* per promotion of the schedule */
+    bool without_promotion;
     struct ats_schedule schedule;
     struct ats_graph_plan *plan;
     struct ats_error *err;
@@ -74,7 +77,8 @@ static bool take_operands(struct builder *b)
         for (uint32_t n = 0; n <= op->n_reads; n++) {
             const size_t root =
                 n < op->n_reads ? b->description.reads[op->first_read + n] : (size_t)op->write;
-            if (!take_record(b, b->description.locations[root].record)) {
+            if (!b->description.roots[root].promoted &&
+                !take_record(b, b->description.locations[root].record)) {
                 return false;
             }
         }
@@ -158,6 +162,29 @@ static bool fill_copies(struct builder *b)
     return true;
 }
 
+static bool fill_promotions(struct builder *b)
+{
+    struct ats_graph_plan *plan = b->plan;
+    plan->promotions = calloc(b->schedule.n_promotions + 1, sizeof(*plan->promotions));
+    if (plan->promotions == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < b->schedule.n_promotions; i++) {
+        const struct ats_staged *staged = &b->staged[i];
+        const struct ats_location *location =
+            &b->description.locations[b->schedule.promotions[i].root];
+        plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){
+            .record = location->record,
+            .accel = ats_raw_tensor(location->staging, location->staged, staged->bytes),
+            .padding = staged->bytes - location->record->bytes,
+            .after_split = staged->after == ATS_STAGED_AT_ONCE
+                               ? ATS_NO_SPLIT
+                               : (int32_t)b->staged[staged->after].last_split,
+        };
+    }
+    return true;
+}
+
 static bool computes(const struct builder *b, const struct ats_split *split)
 {
     for (uint32_t i = 0; i < split->n_ops; i++) {
@@ -189,6 +216,8 @@ static bool fill_splits(struct builder *b)
                                      split->first_op, split->n_ops),
             .first_copy = split->first_copy,
             .n_copies = split->n_copies,
+            .first_promotion = split->first_promotion,
+            .n_promotions = split->n_promotions,
         };
     }
     return true;
@@ -252,7 +281,8 @@ static bool fill_plan(struct builder *b)
                             b->err)) {
         return false;
     }
-    return (fill_externals(b) && fill_copies(b) && fill_splits(b) && fill_final_state(b)) ||
+    return (fill_externals(b) && fill_copies(b) && fill_promotions(b) && fill_splits(b) &&
+            fill_final_state(b) && ats_promotions_arm(b->stream, b->plan)) ||
            ats_fail(b->err, "out of memory");
 }
 
@@ -273,10 +303,17 @@ static bool decide(struct builder *b, bool without_accel)
         }
         avoid_accel(b);
     }
+    if (!without_accel && device->vram_budget > 0) {
+        ats_promotion_reserve(b->stream, &b->description);
+    }
     if (!ats_place_new(b->stream, &b->description, b->err)) {
         return false;
     }
     ats_describe_homes(&b->description);
+    if (!without_accel && !b->without_promotion &&
+        !ats_promotion_choose(b->stream, &b->description)) {
+        return ats_fail(b->err, "out of memory");
+    }
     if (!ats_choose_sides(&b->description.graph, &device->config->rule, b->stream->n_built,
                           b->sides)) {
         return ats_fail(b->err, "out of memory");
@@ -290,7 +327,8 @@ static bool decide(struct builder *b, bool without_accel)
     return true;
 }
 
-static bool build(struct builder *b)
+/* Describes the graph and decides, until the decisions hold. */
+static bool settle(struct builder *b)
 {
     enum { ATTEMPTS = 3 };
     bool settled = false;
@@ -313,8 +351,22 @@ static bool build(struct builder *b)
         without_accel = !ok || attempt + 1 >= ATTEMPTS;
     }
     b->err->text[0] = '\0'; /* what failed in an attempt that was taken back */
-    if (!ats_schedule_build(&b->description.graph, b->sides, &b->schedule)) {
-        return ats_fail(b->err, "out of memory");
+    return ats_schedule_build(&b->description.graph, b->sides, &b->schedule) ||
+           ats_fail(b->err, "out of memory");
+}
+
+static bool build(struct builder *b)
+{
+    if (!settle(b)) {
+        return false;
+    }
+    if (!ats_promotion_stage(b->stream, &b->description, &b->schedule, &b->staged)) {
+        /* they do not fit together: use them where they are */
+        ats_schedule_free(&b->schedule);
+        b->without_promotion = true;
+        if (!settle(b)) {
+            return false;
+        }
     }
     return bring_read_only(b) && fill_plan(b);
 }
@@ -327,7 +379,9 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
     for (size_t i = 0; i < plan->n_ranges; i++) {
         ats_range_map_free(&plan->ranges[i].map);
     }
+    ats_promotions_disarm(plan);
     ats_stand_ins_free(&plan->stand_ins);
+    free(plan->promotions);
     free(plan->host_nodes);
     free(plan->externals);
     free(plan->copies);
@@ -357,6 +411,7 @@ static struct ats_graph_plan *build_plan(struct ats_stream *stream,
     ats_schedule_free(&b.schedule);
     ats_description_free(&b.description);
     free(b.sides);
+    free(b.staged);
     stream->n_built++;
     stream->device->counters.plans_built++;
     if (!ok) {

@@ -8,6 +8,7 @@
 
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
+#include "backend/transfer.h"
 
 /* Bytes that have an address on both sides. */
 struct ats_transfer {
@@ -30,6 +31,9 @@ struct ats_plan_split {
     struct ggml_cgraph graph;
     size_t first_copy;
     size_t n_copies;
+    size_t first_promotion; /* must have arrived when the split begins */
+    size_t n_promotions;
+    ggml_backend_event_t done; /* recorded behind the split, if a copy waits for it; or NULL */
 };
 
 /* State of a compute buffer's memory after the graph. */
@@ -52,6 +56,8 @@ struct ats_graph_plan {
     size_t n_externals;
     struct ats_transfer *copies;
     size_t n_copies;
+    struct ats_promotion_step *promotions; /* in the order of their first use */
+    size_t n_promotions;
     struct ats_plan_split *splits;
     size_t n_splits;
     struct ats_plan_ranges *ranges;

@@ -62,9 +62,89 @@ static void collect(const struct ats_device *device, const struct ats_descriptio
             .name = record->as_made.name,
             .bytes = ats_vram_bytes(device, &record->as_made),
             .kind = record->is_weight ? ATS_UNIT_WEIGHT : ATS_UNIT_STATE,
+            .is_vector = record->is_weight && record->as_made.ne[1] == 1,
             .accel_can = location->accel_can,
             .host_can = location->host_can,
         };
+    }
+}
+
+/* ---- what the first graph does not show ---- */
+
+/* Whether a side can multiply by the matrix, as the graphs to come will. */
+static bool can_multiply(ggml_backend_dev_t dev, const struct ats_record *record)
+{
+    struct ggml_tensor matrix = record->as_made;
+    struct ggml_tensor vector = {.type = GGML_TYPE_F32,
+                                 .ne = {matrix.ne[0], 1, 1, 1},
+                                 .nb = {sizeof(float), sizeof(float) * (size_t)matrix.ne[0],
+                                        sizeof(float) * (size_t)matrix.ne[0],
+                                        sizeof(float) * (size_t)matrix.ne[0]}};
+    const struct ggml_tensor product = {.type = GGML_TYPE_F32,
+                                        .op = GGML_OP_MUL_MAT,
+                                        .ne = {matrix.ne[1], 1, 1, 1},
+                                        .nb = {sizeof(float), sizeof(float) * (size_t)matrix.ne[1],
+                                               sizeof(float) * (size_t)matrix.ne[1],
+                                               sizeof(float) * (size_t)matrix.ne[1]},
+                                        .src = {&matrix, &vector}};
+    return ggml_backend_dev_supports_op(dev, &product);
+}
+
+bool ats_is_unlayered(const struct ats_record *record)
+{
+    return record->home == 0 && record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+           ats_layer_of(record->as_made.name) < 0 && record->as_made.ne[1] > 1;
+}
+
+static size_t count_unseen(const struct ats_device *device)
+{
+    size_t n = 0;
+    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
+        for (size_t i = 0; i < b->n_records; i++) {
+            n += ats_is_unlayered(b->records[i]);
+        }
+    }
+    return n;
+}
+
+size_t ats_unlayered_bytes(const struct ats_device *device)
+{
+    size_t bytes = 0;
+    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
+        for (size_t i = 0; i < b->n_records; i++) {
+            if (ats_is_unlayered(b->records[i])) {
+                bytes += ats_vram_bytes(device, &b->records[i]->as_made);
+            }
+        }
+    }
+    return bytes;
+}
+
+/* A pass over a part of a prompt computes no logits, so its graph lacks the output matrix. It
+ * is placed with the rest all the same: it is the first to go to VRAM, and large. */
+static void collect_unseen(const struct ats_device *device, struct batch *batch)
+{
+    const size_t n_seen = batch->n;
+    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
+        for (size_t i = 0; i < b->n_records; i++) {
+            struct ats_record *record = b->records[i];
+            bool seen = !ats_is_unlayered(record);
+            for (size_t k = 0; k < n_seen && !seen; k++) {
+                seen = batch->records[k] == record;
+            }
+            if (seen) {
+                continue;
+            }
+            record->is_weight = true;
+            batch->records[batch->n] = record;
+            batch->units[batch->n++] = (struct ats_unit){
+                .name = record->as_made.name,
+                .bytes = ats_vram_bytes(device, &record->as_made),
+                .kind = ATS_UNIT_WEIGHT,
+                .accel_can = can_multiply(device->accel, record),
+                .host_can = true,
+            };
+        }
     }
 }
 
@@ -239,14 +319,16 @@ bool ats_place_new(struct ats_stream *stream, const struct ats_description *desc
 {
     struct ats_device *device = stream->device;
     struct batch batch;
-    struct ats_record **run = calloc(description->graph.n_roots + 1, sizeof(struct ats_record *));
-    bool ok = batch_make(&batch, description->graph.n_roots) && run != NULL;
+    struct ats_record **run =
+        calloc(description->graph.n_roots + count_unseen(device) + 1, sizeof(struct ats_record *));
+    bool ok = batch_make(&batch, description->graph.n_roots + count_unseen(device)) && run != NULL;
     if (!ok) {
         ats_fail(err, "out of memory");
     } else {
         collect(device, description, &batch);
     }
     if (ok && batch.n > 0) {
+        collect_unseen(device, &batch);
         ok = ats_place(batch.units, batch.n, device->vram_budget - device->vram_used,
                        &device->config->rule, batch.where, err);
         for (size_t i = 0; ok && i < batch.n;) {

@@ -12,4 +12,11 @@
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
                    struct ats_error *err);
 
+/* Whether the record is a matrix of no layer (an output matrix) that has no home yet. These are
+ * placed with the first graph even if it lacks them. */
+bool ats_is_unlayered(const struct ats_record *record);
+
+/* What all of them take in VRAM. */
+size_t ats_unlayered_bytes(const struct ats_device *device);
+
 #endif

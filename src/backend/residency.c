@@ -30,6 +30,9 @@ void ats_device_drain(struct ats_device *device)
 {
     for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
         ggml_backend_synchronize(stream->accel);
+        if (stream->staging.transfer != NULL) {
+            ggml_backend_synchronize(stream->staging.transfer);
+        }
     }
 }
 

@@ -6,6 +6,9 @@
 
 ggml_backend_buffer_t ats_accel_buffer(const struct ats_location *location)
 {
+    if (location->staging != NULL) {
+        return location->staging;
+    }
     if (location->record != NULL) {
         return location->record->block != NULL ? location->record->block->buffer : NULL;
     }
@@ -15,6 +18,9 @@ ggml_backend_buffer_t ats_accel_buffer(const struct ats_location *location)
 void *ats_accel_address(const struct ats_location *location, const void *data)
 {
     const size_t offset = (size_t)((const char *)data - location->buffer->base);
+    if (location->staging != NULL) {
+        return location->staged + (offset - location->begin);
+    }
     if (location->record != NULL) {
         return (char *)location->record->accel.data + (offset - location->begin);
     }
@@ -142,7 +148,7 @@ static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor
         if (ats_accel_buffer(location) == NULL) {
             return blank(m);
         }
-        if (location->record != NULL && is_lasting(location, tensor)) {
+        if (location->record != NULL && location->staging == NULL && is_lasting(location, tensor)) {
             entry->stand_in = &location->record->accel;
             return entry->stand_in;
         }

@@ -48,17 +48,17 @@ static json_t *describe_device(struct ats_device *device)
     json_int_t used = 0;
     count(device, weights, state, &budget, &used);
     struct ats_device_counters *c = &device->counters;
-    return json_pack("{s:s, s:s, s:I, s:I, s:{s:{s:I,s:I}, s:{s:I,s:I}}, s:{s:I, s:I}, s:I, s:I, "
-                     "s:I, s:I, s:I, s:I}",
-                     "name", device->name, "accelerator", ggml_backend_dev_name(device->accel),
-                     "budget_bytes", budget, "used_bytes", used, "weights", "vram", "tensors",
-                     weights[ATS_ACCEL].tensors, "bytes", weights[ATS_ACCEL].bytes, "host",
-                     "tensors", weights[ATS_HOST].tensors, "bytes", weights[ATS_HOST].bytes, "kv",
-                     "vram_bytes", state[ATS_ACCEL].bytes, "host_bytes", state[ATS_HOST].bytes,
-                     "graphs", number(&c->graphs), "plans_built", number(&c->plans_built), "splits",
-                     number(&c->splits), "last_splits", number(&c->last_splits),
-                     "copied_to_accel_bytes", number(&c->copied_to_accel_bytes),
-                     "copied_to_host_bytes", number(&c->copied_to_host_bytes));
+    return json_pack(
+        "{s:s, s:s, s:I, s:I, s:{s:{s:I,s:I}, s:{s:I,s:I}}, s:{s:I, s:I}, s:I, s:I, "
+        "s:I, s:I, s:I, s:I, s:I}",
+        "name", device->name, "accelerator", ggml_backend_dev_name(device->accel), "budget_bytes",
+        budget, "used_bytes", used, "weights", "vram", "tensors", weights[ATS_ACCEL].tensors,
+        "bytes", weights[ATS_ACCEL].bytes, "host", "tensors", weights[ATS_HOST].tensors, "bytes",
+        weights[ATS_HOST].bytes, "kv", "vram_bytes", state[ATS_ACCEL].bytes, "host_bytes",
+        state[ATS_HOST].bytes, "graphs", number(&c->graphs), "plans_built", number(&c->plans_built),
+        "splits", number(&c->splits), "last_splits", number(&c->last_splits),
+        "copied_to_accel_bytes", number(&c->copied_to_accel_bytes), "copied_to_host_bytes",
+        number(&c->copied_to_host_bytes), "promoted_bytes", number(&c->promoted_bytes));
 }
 
 void ats_stats_write(const struct ats_config *config)

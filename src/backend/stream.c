@@ -88,6 +88,9 @@ static void stream_free(ggml_backend_t backend)
     for (size_t i = 0; i < ATS_PLAN_CACHE; i++) {
         ats_graph_plan_free(stream->plans[i]);
     }
+    pthread_rwlock_wrlock(&device->lock);
+    ats_staging_release(stream);
+    pthread_rwlock_unlock(&device->lock);
     ggml_backend_free(stream->accel);
     ats_cpu_side_stop(&stream->cpu);
     free(stream);

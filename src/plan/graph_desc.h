@@ -28,6 +28,10 @@ struct ats_root {
     /* Where its bytes live for good: weights and state, which should not travel.
      * 0: anywhere (an activation or an input). */
     ats_side_set home;
+    /* A weight of host memory that the accelerator reads from a place in staging memory, where
+     * it is copied for this pass alone (promote.h). Never written. Its home counts as the
+     * accelerator's. */
+    bool promoted;
 };
 
 struct ats_graph_desc {
@@ -36,6 +40,7 @@ struct ats_graph_desc {
     const uint32_t *reads;
     const struct ats_root *roots;
     size_t n_roots;
+    size_t promoted_at_once; /* bytes of promoted weights that one split may begin to read */
 };
 
 #endif

@@ -14,7 +14,7 @@ enum {
     LAYER_MAX = 1 << 20, /* beyond any model; guards parsing of hostile names */
 };
 
-/* The parts of a layer that move together, in the order in which they are placed. */
+/* The parts of a layer that move together, the ones placed first before the others. */
 enum part {
     PART_ATTENTION, /* attention or recurrent block, with its state */
     PART_DENSE,     /* everything else that is not an expert weight */
@@ -90,6 +90,19 @@ static bool place_group(struct filler *f, int layer, enum part first, enum part 
     return true;
 }
 
+/* Norms and biases, as long as they fit. */
+static void place_vectors(struct filler *f)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        const struct ats_unit *unit = &f->units[i];
+        if (unit->is_vector && unit->host_can && unit->accel_can && f->where[i] == ATS_WHERE_HOST &&
+            unit->bytes <= f->left) {
+            f->where[i] = ATS_WHERE_BOTH;
+            f->left -= unit->bytes;
+        }
+    }
+}
+
 static void place_fill(struct filler *f)
 {
     int last_layer = LAYER_NONE;
@@ -98,16 +111,12 @@ static void place_fill(struct filler *f)
         last_layer = layer > last_layer ? layer : last_layer;
     }
     place_group(f, LAYER_NONE, PART_ATTENTION, PART_DENSE);
-    bool whole = true;
-    for (int layer = last_layer; layer >= 0 && whole; layer--) {
-        whole = place_group(f, layer, PART_ATTENTION, PART_DENSE);
-        if (!whole) {
-            place_group(f, layer, PART_ATTENTION, PART_ATTENTION);
+    place_vectors(f);
+    for (int part = PART_ATTENTION; part <= PART_EXPERTS; part++) {
+        bool fits = true;
+        for (int layer = last_layer; layer >= 0 && fits; layer--) {
+            fits = place_group(f, layer, (enum part)part, (enum part)part);
         }
-    }
-    bool fits = whole;
-    for (int layer = last_layer; layer >= 0 && fits; layer--) {
-        fits = place_group(f, layer, PART_EXPERTS, PART_EXPERTS);
     }
 }
 

@@ -32,6 +32,7 @@ struct ats_unit {
     const char *name; /* the tensor's name in the model; owned by the caller */
     size_t bytes;     /* what it takes in VRAM, padding included */
     enum ats_unit_kind kind;
+    bool is_vector; /* a norm or a bias: little, and used beside a matrix */
     bool accel_can; /* the accelerator supports all operators that use it */
     bool host_can;  /* the CPU supports all operators that use it */
 };
@@ -69,10 +70,11 @@ struct ats_rule {
 /* Decides where each of `n` units lives, so that what is in VRAM takes at most
  * `budget` bytes; writes one decision per unit to `where`.
  *
- * ATS_RULE_FILL places by layer, from the last layer to the first, as groups
- * that stay together: first the non-expert weights of a layer with its state
- * (output layer before all), then the expert weights of a layer. A dense layer
- * that does not fit whole gives its attention part alone.
+ * ATS_RULE_FILL places groups that stay together, each kind from the last layer to
+ * the first: the output layer; all vectors, on both sides, so that norms and biases
+ * run beside the matrix that they belong to; attention or recurrent blocks with their
+ * state, which at any depth of context is read faster there; feed-forward blocks; experts.
+ * Of each kind it stops at the first layer that does not fit.
  *
  * Units that the accelerator cannot use stay in host memory whatever the rule;
  * units that only the accelerator can use go to VRAM even beyond the rule, as

@@ -1,12 +1,47 @@
 #include "plan/schedule.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct builder {
     const struct ats_graph_desc *graph;
     struct ats_schedule *out;
     struct ats_split *split; /* the one being filled */
+    int32_t *promotion;      /* per root: index of its promotion, or -1: not read yet */
+    bool promoting;          /* the operator before reads promoted weights that none read before */
+    size_t promoted_bytes;   /* that the split begins to read */
 };
+
+static bool is_promoted(const struct builder *b, uint32_t root, enum ats_side side)
+{
+    return side == ATS_ACCEL && b->graph->roots[root].promoted;
+}
+
+/* Bytes of promoted weights that no operator has read before this one. */
+static size_t newly_promoted(const struct builder *b, const struct ats_op *op, enum ats_side side)
+{
+    size_t bytes = 0;
+    for (uint32_t r = 0; r < op->n_reads; r++) {
+        const uint32_t root = b->graph->reads[op->first_read + r];
+        if (is_promoted(b, root, side) && b->promotion[root] < 0) {
+            bytes += b->graph->roots[root].bytes;
+        }
+    }
+    return bytes;
+}
+
+static void use_promoted(struct builder *b, uint32_t root)
+{
+    struct ats_schedule *out = b->out;
+    const uint32_t split = (uint32_t)(out->n_splits - 1);
+    if (b->promotion[root] < 0) {
+        b->promotion[root] = (int32_t)out->n_promotions;
+        out->promotions[out->n_promotions++] =
+            (struct ats_promoted){.root = root, .first_split = split};
+        b->split->n_promotions++;
+    }
+    out->promotions[b->promotion[root]].last_split = split;
+}
 
 /* Makes `root` valid on `side` before the current split. */
 static void require(struct builder *b, uint32_t root, enum ats_side side)
@@ -26,16 +61,29 @@ static void add_op(struct builder *b, uint32_t index, enum ats_side side)
 {
     const struct ats_op *op = &b->graph->ops[index];
     struct ats_schedule *out = b->out;
-    if (b->split == NULL || b->split->side != side) {
+    const size_t promoted = newly_promoted(b, op, side);
+    const bool joins = promoted == 0 ||
+                       (b->promoting && b->promoted_bytes + promoted <= b->graph->promoted_at_once);
+    if (b->split == NULL || b->split->side != side || !joins) {
         b->split = &out->splits[out->n_splits++];
-        *b->split = (struct ats_split){
-            .side = side, .first_op = index, .first_copy = (uint32_t)out->n_copies};
+        *b->split = (struct ats_split){.side = side,
+                                       .first_op = index,
+                                       .first_copy = (uint32_t)out->n_copies,
+                                       .first_promotion = (uint32_t)out->n_promotions};
+        b->promoted_bytes = 0;
     }
     b->split->n_ops++;
+    b->promoted_bytes += promoted;
     for (uint32_t r = 0; r < op->n_reads; r++) {
-        require(b, b->graph->reads[op->first_read + r], side);
+        const uint32_t root = b->graph->reads[op->first_read + r];
+        if (is_promoted(b, root, side)) {
+            use_promoted(b, root);
+        } else {
+            require(b, root, side);
+        }
     }
     if (op->write >= 0) {
+        b->promoting = promoted > 0;
         if (op->partial_write) {
             require(b, (uint32_t)op->write, side);
         }
@@ -59,19 +107,26 @@ bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side 
     *schedule = (struct ats_schedule){
         .splits = calloc(graph->n_ops + 1, sizeof(*schedule->splits)),
         .copies = calloc(most_copies(graph) + 1, sizeof(*schedule->copies)),
+        .promotions = calloc(graph->n_roots + 1, sizeof(*schedule->promotions)),
         .needs = calloc(graph->n_roots + 1, sizeof(*schedule->needs)),
         .final = calloc(graph->n_roots + 1, sizeof(*schedule->final)),
         .copied = calloc(graph->n_roots + 1, sizeof(*schedule->copied)),
     };
-    if (schedule->splits == NULL || schedule->copies == NULL || schedule->needs == NULL ||
-        schedule->final == NULL || schedule->copied == NULL) {
+    struct builder b = {.graph = graph,
+                        .out = schedule,
+                        .promotion = malloc((graph->n_roots + 1) * sizeof(*b.promotion))};
+    if (schedule->splits == NULL || schedule->copies == NULL || schedule->promotions == NULL ||
+        schedule->needs == NULL || schedule->final == NULL || schedule->copied == NULL ||
+        b.promotion == NULL) {
+        free(b.promotion);
         ats_schedule_free(schedule);
         return false;
     }
-    struct builder b = {.graph = graph, .out = schedule};
+    memset(b.promotion, -1, (graph->n_roots + 1) * sizeof(*b.promotion));
     for (size_t i = 0; i < graph->n_ops; i++) {
         add_op(&b, (uint32_t)i, sides[i]);
     }
+    free(b.promotion);
     return true;
 }
 
@@ -79,6 +134,7 @@ void ats_schedule_free(struct ats_schedule *schedule)
 {
     free(schedule->splits);
     free(schedule->copies);
+    free(schedule->promotions);
     free(schedule->needs);
     free(schedule->final);
     free(schedule->copied);

@@ -8,6 +8,11 @@
  * so the schedule says on which sides they must be valid at the start (`needs`)
  * and leaves it to the executor to bring them there.
  *
+ * Promoted weights are in nobody's way: they are copied to staging memory (staging.h). An
+ * operator that reads one for the first time begins a split, so that the accelerator can
+ * wait there for the copy, unless the operator before it did so too (gate and up of one
+ * block) and both fit.
+ *
  * Copies are made at the beginning of the split that reads them. That is safe
  * with recycled memory: both sides use one layout, and a root occupies its
  * address on both from its writing to its last reading.
@@ -25,6 +30,15 @@ struct ats_split {
     uint32_t n_ops;
     uint32_t first_copy; /* schedule->copies[first_copy .. first_copy + n_copies) */
     uint32_t n_copies;
+    uint32_t first_promotion; /* schedule->promotions[...]: read here for the first time */
+    uint32_t n_promotions;
+};
+
+/* A promoted weight, in the order of first reading. */
+struct ats_promoted {
+    uint32_t root;
+    uint32_t first_split;
+    uint32_t last_split;
 };
 
 struct ats_schedule {
@@ -32,6 +46,8 @@ struct ats_schedule {
     size_t n_splits;
     uint32_t *copies; /* roots */
     size_t n_copies;
+    struct ats_promoted *promotions;
+    size_t n_promotions;
     ats_side_set *needs;  /* per root: sides on which it must be valid at the start */
     ats_side_set *final;  /* per root: sides on which it is valid at the end; 0: never written */
     ats_side_set *copied; /* per root: sides that it was copied to within the graph */

@@ -177,9 +177,9 @@ static void check_table(const struct ats_placement_table *table)
 static void use_table(const struct ats_placement_table *table)
 {
     const struct ats_unit units[] = {
-        {"blk.0.attn_q.weight", 4096, ATS_UNIT_WEIGHT, true, true},
-        {"blk.1.ffn_up_exps.weight", 65536, ATS_UNIT_WEIGHT, true, true},
-        {"cache_k_l0", 1024, ATS_UNIT_STATE, true, true},
+        {"blk.0.attn_q.weight", 4096, ATS_UNIT_WEIGHT, false, true, true},
+        {"blk.1.ffn_up_exps.weight", 65536, ATS_UNIT_WEIGHT, false, true, true},
+        {"cache_k_l0", 1024, ATS_UNIT_STATE, false, true, true},
     };
     const struct ats_rule rule = {.kind = ATS_RULE_TABLE, .table = table};
     enum ats_where where[3];

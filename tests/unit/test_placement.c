@@ -60,12 +60,42 @@ static void test_fill_dense(void **state)
     assert_places(units, 7, &fill, "hhhhhhv");  /* output layer before all */
     assert_places(units, 21, &fill, "hhhhhhv"); /* a part of a group is no group */
     assert_places(units, 22, &fill, "hhhvvhv"); /* attention part of the last layer */
-    assert_places(units, 41, &fill, "hhhvvhv");
-    assert_places(units, 42, &fill, "hhhvvvv"); /* the last layer whole */
-    assert_places(units, 56, &fill, "hhhvvvv");
+    assert_places(units, 36, &fill, "hhhvvhv");
+    assert_places(units, 37, &fill, "vvhvvhv"); /* that of all layers before any other part */
+    assert_places(units, 56, &fill, "vvhvvhv");
     assert_places(units, 57, &fill, "vvhvvvv");
     assert_places(units, 77, &fill, "vvvvvvv");
     assert_places(units, SIZE_MAX, &fill, "vvvvvvv");
+}
+
+/* Vectors go to both sides, after the output layer and before all else; a plan that runs out of
+ * room leaves the rest of them. */
+static void test_fill_vectors_are_on_both_sides(void **state)
+{
+    (void)state;
+    static const struct ats_unit units[] = {
+        W("blk.0.attn_q.weight", 10),
+        {.name = "blk.0.attn_norm.weight",
+         .bytes = 2,
+         .is_vector = true,
+         .accel_can = true,
+         .host_can = true},
+        {.name = "blk.1.attn_norm.weight",
+         .bytes = 2,
+         .is_vector = true,
+         .accel_can = true,
+         .host_can = true},
+        {.name = "blk.2.attn_norm.weight",
+         .bytes = 2,
+         .is_vector = true,
+         .accel_can = false,
+         .host_can = true},
+        W("output.weight", 7),
+    };
+    assert_places(units, 8, &fill, "hhhhv");
+    assert_places(units, 9, &fill, "hbhhv");
+    assert_places(units, 20, &fill, "hbbhv");
+    assert_places(units, 21, &fill, "vbbhv");
 }
 
 static void test_fill_experts_come_last(void **state)
@@ -484,6 +514,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fill_dense),
+        cmocka_unit_test(test_fill_vectors_are_on_both_sides),
         cmocka_unit_test(test_fill_experts_come_last),
         cmocka_unit_test(test_host_and_vram),
         cmocka_unit_test(test_sides_that_cannot),

@@ -133,7 +133,8 @@ static void bring_externals(struct machine *m, const struct ats_schedule *schedu
         const ats_side_set valid = (ats_side_set)test_between(rng, 1, ATS_ON_BOTH);
         m->one[m->slot[root]] = value;
         for (int side = 0; side < ATS_SIDES; side++) {
-            if (((valid | schedule->needs[root]) & ATS_ON(side)) != 0) {
+            const bool staged = m->g->roots[root].promoted && side == ATS_ACCEL;
+            if (staged || ((valid | schedule->needs[root]) & ATS_ON(side)) != 0) {
                 m->two[side][m->slot[root]] = value;
             }
         }
@@ -179,12 +180,17 @@ static void check_splits(const struct random_graph *g, const enum ats_side *side
 {
     uint32_t op = 0;
     uint32_t copy = 0;
+    uint32_t promotion = 0;
     for (size_t s = 0; s < schedule->n_splits; s++) {
         const struct ats_split *split = &schedule->splits[s];
         assert_true(split->n_ops > 0);
         assert_int_equal(split->first_op, op);
         assert_int_equal(split->first_copy, copy);
-        assert_true(s == 0 || split->side != schedule->splits[s - 1].side);
+        assert_int_equal(split->first_promotion, promotion);
+        promotion += split->n_promotions;
+        /* a side is left, or the split waits for promoted weights */
+        assert_true(s == 0 || split->side != schedule->splits[s - 1].side ||
+                    split->n_promotions > 0);
         for (uint32_t i = 0; i < split->n_ops; i++) {
             assert_int_equal(sides[op + i], split->side);
         }
@@ -193,6 +199,67 @@ static void check_splits(const struct random_graph *g, const enum ats_side *side
     }
     assert_int_equal(op, g->desc.n_ops);
     assert_int_equal(copy, schedule->n_copies);
+    assert_int_equal(promotion, schedule->n_promotions);
+}
+
+/* Which split an operator is in. */
+static uint32_t split_of(const struct ats_schedule *schedule, size_t op)
+{
+    uint32_t s = 0;
+    while (schedule->splits[s].first_op + schedule->splits[s].n_ops <= op) {
+        s++;
+    }
+    return s;
+}
+
+/* A promoted weight is listed with the first and the last split that reads it on the
+ * accelerator, in the order of the first; what a split begins to read is bounded unless one
+ * operator alone needs more. */
+static void check_promotions(const struct random_graph *g, const enum ats_side *sides,
+                             const struct ats_schedule *schedule)
+{
+    size_t n = 0;
+    for (uint32_t root = 0; root < g->desc.n_roots; root++) {
+        uint32_t first = UINT32_MAX;
+        uint32_t last = 0;
+        for (size_t i = 0; i < g->desc.n_ops; i++) {
+            if (g->roots[root].promoted && sides[i] == ATS_ACCEL &&
+                random_graph_is_read(&g->desc, &g->ops[i], root)) {
+                last = split_of(schedule, i);
+                first = first == UINT32_MAX ? last : first;
+            }
+        }
+        n += first != UINT32_MAX;
+        bool found = first == UINT32_MAX;
+        for (size_t p = 0; p < schedule->n_promotions; p++) {
+            const struct ats_promoted *promoted = &schedule->promotions[p];
+            found = found || (promoted->root == root && promoted->first_split == first &&
+                              promoted->last_split == last);
+        }
+        assert_true(found);
+    }
+    assert_int_equal(schedule->n_promotions, n);
+    for (size_t s = 0; s < schedule->n_splits; s++) {
+        const struct ats_split *split = &schedule->splits[s];
+        size_t bytes = 0;
+        for (uint32_t p = 0; p < split->n_promotions; p++) {
+            const struct ats_promoted *promoted = &schedule->promotions[split->first_promotion + p];
+            assert_int_equal(promoted->first_split, s);
+            bytes += g->roots[promoted->root].bytes;
+        }
+        size_t readers = 0;
+        for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++) {
+            bool begins = false;
+            for (uint32_t p = 0; p < split->n_promotions; p++) {
+                begins = begins || random_graph_is_read(
+                                       &g->desc, &g->ops[i],
+                                       schedule->promotions[split->first_promotion + p].root);
+            }
+            readers += begins;
+        }
+        assert_true(bytes <= g->desc.promoted_at_once || readers >= 1);
+        assert_true(split->n_promotions == 0 || split->side == ATS_ACCEL);
+    }
 }
 
 /* A root is needed at the start exactly where an operator reads it (or writes a part of it)
@@ -210,6 +277,9 @@ static void check_needs(const struct random_graph *g, const enum ats_side *sides
                 needs |= ATS_ON(sides[i]);
             }
             written = writes;
+        }
+        if (g->roots[root].promoted) {
+            needs &= ATS_ON(ATS_HOST); /* the accelerator reads the staged copy */
         }
         assert_int_equal(schedule->needs[root], needs);
         assert_int_equal(schedule->final[root] != 0, written);
@@ -234,7 +304,21 @@ static void check_final(const struct machine *m, const struct ats_schedule *sche
 
 /* ---- tests ---- */
 
-static void run_random(uint64_t round, bool alternate, size_t *copies)
+/* Weights of host memory that the graph only reads may be promoted. */
+static void promote_some(struct random_graph *g, struct ats_rng *rng)
+{
+    g->desc.promoted_at_once = 1024 * test_between(rng, 1, 128);
+    for (uint32_t root = 0; root < g->desc.n_roots; root++) {
+        bool written = false;
+        for (size_t i = 0; i < g->desc.n_ops; i++) {
+            written = written || g->ops[i].write == (int32_t)root;
+        }
+        g->roots[root].promoted =
+            !written && g->roots[root].home == ATS_ON(ATS_HOST) && test_chance(rng, 60);
+    }
+}
+
+static void run_random(uint64_t round, bool alternate, size_t *copies, size_t *promotions)
 {
     struct ats_rng rng = test_rng(round);
     struct random_graph g;
@@ -246,10 +330,13 @@ static void run_random(uint64_t round, bool alternate, size_t *copies)
                    : alternate                      ? (enum ats_side)(i % 2)
                                                     : (enum ats_side)ats_rng_below(&rng, 2);
     }
+    promote_some(&g, &rng);
     struct ats_schedule schedule;
     assert_true(ats_schedule_build(&g.desc, sides, &schedule));
     check_splits(&g, sides, &schedule);
     check_needs(&g, sides, &schedule);
+    check_promotions(&g, sides, &schedule);
+    *promotions += schedule.n_promotions;
 
     struct machine m = {.g = &g};
     for (size_t s = 0; s < GRAPH_MAX_ROOTS; s++) {
@@ -271,20 +358,22 @@ static void test_reads_see_what_one_memory_gives(void **state)
 {
     (void)state;
     size_t copies = 0;
+    size_t promotions = 0;
     for (uint64_t round = 0; round < 5000; round++) {
-        run_random(round, false, &copies);
+        run_random(round, false, &copies, &promotions);
     }
-    assert_true(copies > 5000); /* else nothing was tested */
+    assert_true(copies > 5000 && promotions > 1000); /* else nothing was tested */
 }
 
 static void test_alternating_sides(void **state)
 {
     (void)state;
     size_t copies = 0;
+    size_t promotions = 0;
     for (uint64_t round = 0; round < 2000; round++) {
-        run_random(100000 + round, true, &copies);
+        run_random(100000 + round, true, &copies, &promotions);
     }
-    assert_true(copies > 5000);
+    assert_true(copies > 3000 && promotions > 200);
 }
 
 static void test_one_side_needs_no_copy(void **state)

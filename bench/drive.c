@@ -1,0 +1,441 @@
+/* Runs one model on one device over a fixed token stream and prints what it measured as JSON:
+ * the same for llama.cpp alone (--device EMU0) and for ATS (--device ATS0). Called by
+ * bench/bench.py; it can be called by hand as well.
+ *
+ * llama-bench would feed random tokens; an expert model's speed depends on which tokens come,
+ * so every system gets the same ones here. Decoding is forced: the next token is the
+ * stream's, whatever the model says. */
+#include "bench/counters.h"
+#include "bench/token_stream.h"
+
+#include "base/error.h"
+#include "base/parse.h"
+#include "ggml-backend.h"
+#include "llama.h"
+
+#include <argp.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MAX_PROMPTS = 16, MAX_OVERRIDES = 512, MAX_TOKENS = 1 << 20 };
+
+enum {
+    KEY_LIBRARIES = 0x100,
+    KEY_DEVICE,
+    KEY_CPU_MOE,
+    KEY_OVERRIDE,
+    KEY_LOAD,
+    KEY_NO_HOST,
+    KEY_UBATCH,
+    KEY_PREFILL,
+    KEY_DEPTH,
+    KEY_DECODE,
+    KEY_REPEAT,
+    KEY_SEED,
+};
+
+struct options {
+    const char *model;
+    const char *libraries;
+    const char *device;
+    const char *load;
+    int n_layers; /* on the device; -1: all */
+    int n_cpu_moe;
+    const char *overrides[MAX_OVERRIDES];
+    size_t n_overrides;
+    bool no_host;
+    bool verbose;
+    uint64_t n_ctx;
+    uint64_t n_ubatch;
+    uint64_t n_threads;
+    uint64_t prompts[MAX_PROMPTS];
+    size_t n_prompts;
+    uint64_t depth;
+    uint64_t n_decode;
+    uint64_t n_repeat;
+    uint64_t seed;
+};
+
+static const struct argp_option option_table[] = {
+    {"model", 'm', "FILE", 0, "GGUF", 0},
+    {"libraries", KEY_LIBRARIES, "DIR", 0, "Folder with ggml's backends", 0},
+    {"device", KEY_DEVICE, "NAME", 0, "EMU0, ATS0, CUDA0, ... or none for the CPU", 0},
+    {"gpu-layers", 'g', "N", 0, "Layers on the device (default: all)", 0},
+    {"n-cpu-moe", KEY_CPU_MOE, "N", 0, "Expert weights of the first N layers stay on the CPU", 0},
+    {"override", KEY_OVERRIDE, "PATTERN=BUFFER", 0, "As llama.cpp's -ot; may be repeated", 0},
+    {"load", KEY_LOAD, "MODE", 0, "mmap (default), none", 0},
+    {"no-host", KEY_NO_HOST, NULL, 0, "As llama.cpp's --no-host: CPU weights may be repacked", 0},
+    {"ctx", 'c', "N", 0, "Context size (default 4352)", 0},
+    {"ubatch", KEY_UBATCH, "N", 0, "Tokens per pass in prefill (default 512)", 0},
+    {"threads", 't', "N", 0, "CPU threads (default 1)", 0},
+    {"prefill", KEY_PREFILL, "N,N,...", 0, "Prompt lengths to measure", 0},
+    {"depth", KEY_DEPTH, "N", 0, "Tokens in the context when decoding starts (default 2048)", 0},
+    {"decode", KEY_DECODE, "N", 0, "Tokens to decode (default 0)", 0},
+    {"repeat", KEY_REPEAT, "N", 0, "How often to measure each (default 1)", 0},
+    {"seed", KEY_SEED, "N", 0, "Of the token stream (default 1)", 0},
+    {"verbose", 'v', NULL, 0, "Show llama.cpp's log", 0},
+    {0},
+};
+
+static uint64_t number(struct argp_state *state, const char *text, uint64_t most)
+{
+    struct ats_error err;
+    uint64_t value = 0;
+    if (!ats_parse_u64(text, most, &value, &err)) {
+        argp_error(state, "%s: %s", text, err.text);
+    }
+    return value;
+}
+
+static void parse_prompts(struct argp_state *state, struct options *o, char *list)
+{
+    char *rest = NULL;
+    for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
+        if (o->n_prompts == MAX_PROMPTS) {
+            argp_error(state, "more than %d prompt lengths", MAX_PROMPTS);
+        }
+        o->prompts[o->n_prompts++] = number(state, word, MAX_TOKENS);
+    }
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case 'm':
+        o->model = arg;
+        return 0;
+    case KEY_LIBRARIES:
+        o->libraries = arg;
+        return 0;
+    case KEY_DEVICE:
+        o->device = arg;
+        return 0;
+    case 'g':
+        o->n_layers = (int)number(state, arg, 10000);
+        return 0;
+    case KEY_CPU_MOE:
+        o->n_cpu_moe = (int)number(state, arg, MAX_OVERRIDES / 2);
+        return 0;
+    case KEY_OVERRIDE:
+        if (strrchr(arg, '=') == NULL || o->n_overrides == MAX_OVERRIDES / 2) {
+            argp_error(state, "--override %s: expected PATTERN=BUFFER, at most %d times", arg,
+                       MAX_OVERRIDES / 2);
+        }
+        o->overrides[o->n_overrides++] = arg;
+        return 0;
+    case KEY_LOAD:
+        o->load = arg;
+        return 0;
+    case KEY_NO_HOST:
+        o->no_host = true;
+        return 0;
+    case 'c':
+        o->n_ctx = number(state, arg, MAX_TOKENS);
+        return 0;
+    case KEY_UBATCH:
+        o->n_ubatch = number(state, arg, 65536);
+        return 0;
+    case 't':
+        o->n_threads = number(state, arg, 1024);
+        return 0;
+    case KEY_PREFILL:
+        parse_prompts(state, o, arg);
+        return 0;
+    case KEY_DEPTH:
+        o->depth = number(state, arg, MAX_TOKENS);
+        return 0;
+    case KEY_DECODE:
+        o->n_decode = number(state, arg, MAX_TOKENS);
+        return 0;
+    case KEY_REPEAT:
+        o->n_repeat = number(state, arg, 1000);
+        return 0;
+    case KEY_SEED:
+        o->seed = number(state, arg, UINT64_MAX);
+        return 0;
+    case 'v':
+        o->verbose = true;
+        return 0;
+    case ARGP_KEY_END:
+        if (o->model == NULL || o->libraries == NULL || o->device == NULL) {
+            argp_error(state, "--model, --libraries and --device are needed");
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    option_table, parse_option, NULL,
+    "Measures prefill and decode of one model on one device over a fixed token stream.",
+    NULL,         NULL,         NULL};
+
+/* ---- loading ---- */
+
+static void log_errors(enum ggml_log_level level, const char *text, void *verbose)
+{
+    static enum ggml_log_level last;
+    if (level != GGML_LOG_LEVEL_CONT) {
+        last = level;
+    }
+    if (*(const bool *)verbose || last >= GGML_LOG_LEVEL_WARN) {
+        fputs(text, stderr);
+    }
+}
+
+static ggml_backend_buffer_type_t find_buffer_type(const char *name)
+{
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+        ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(ggml_backend_dev_get(i));
+        if (type != NULL && strcmp(ggml_backend_buft_name(type), name) == 0) {
+            return type;
+        }
+    }
+    return NULL;
+}
+
+/* The tensors that the command line puts elsewhere; ends the process on a wrong one. The
+ * patterns are never freed: llama.cpp keeps pointers to them. */
+static void fill_overrides(const struct options *o, struct llama_model_tensor_buft_override *list)
+{
+    size_t n = 0;
+    ggml_backend_buffer_type_t cpu = find_buffer_type("CPU");
+    for (int layer = 0; layer < o->n_cpu_moe; layer++) {
+        char pattern[80];
+        snprintf(pattern, sizeof(pattern), "blk\\.%d\\.ffn_(up|down|gate|gate_up)_(ch|)exps", layer);
+        list[n++] = (struct llama_model_tensor_buft_override){strdup(pattern), cpu};
+    }
+    for (size_t i = 0; i < o->n_overrides; i++) {
+        char *pattern = strdup(o->overrides[i]);
+        char *buffer = pattern == NULL ? NULL : strrchr(pattern, '=');
+        ggml_backend_buffer_type_t type = NULL;
+        if (buffer != NULL) {
+            *buffer++ = '\0';
+            type = find_buffer_type(buffer);
+        }
+        if (type == NULL) {
+            fprintf(stderr, "drive: --override %s: no such buffer type\n", o->overrides[i]);
+            exit(1);
+        }
+        list[n++] = (struct llama_model_tensor_buft_override){pattern, type};
+    }
+    list[n] = (struct llama_model_tensor_buft_override){NULL, NULL};
+}
+
+static ggml_backend_dev_t find_device(const struct options *o)
+{
+    if (strcmp(o->device, "none") == 0) {
+        return NULL;
+    }
+    ggml_backend_dev_t device = ggml_backend_dev_by_name(o->device);
+    if (device == NULL) {
+        fprintf(stderr, "drive: there is no device %s; there are", o->device);
+        for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+            fprintf(stderr, " %s", ggml_backend_dev_name(ggml_backend_dev_get(i)));
+        }
+        fprintf(stderr, "\n");
+        exit(1);
+    }
+    return device;
+}
+
+static struct llama_model *load(const struct options *o, ggml_backend_dev_t *devices)
+{
+    static struct llama_model_tensor_buft_override overrides[MAX_OVERRIDES + 1];
+    fill_overrides(o, overrides);
+    struct llama_model_params params = llama_model_default_params();
+    params.devices = devices;
+    params.n_gpu_layers = devices[0] == NULL ? 0 : o->n_layers;
+    params.load_mode = llama_load_mode_from_str(o->load);
+    params.no_host = o->no_host;
+    params.tensor_buft_overrides = overrides;
+    struct llama_model *model = llama_model_load_from_file(o->model, params);
+    if (model == NULL) {
+        fprintf(stderr, "drive: cannot load %s\n", o->model);
+        exit(1);
+    }
+    return model;
+}
+
+static struct llama_context *start(const struct options *o, struct llama_model *model)
+{
+    struct llama_context_params params = llama_context_default_params();
+    params.n_ctx = (uint32_t)o->n_ctx;
+    params.n_batch = (uint32_t)o->n_ubatch;
+    params.n_ubatch = (uint32_t)o->n_ubatch;
+    params.n_threads = (int32_t)o->n_threads;
+    params.n_threads_batch = (int32_t)o->n_threads;
+    params.no_perf = true;
+    struct llama_context *context = llama_init_from_model(model, params);
+    if (context == NULL) {
+        fprintf(stderr, "drive: cannot create a context of %llu tokens\n",
+                (unsigned long long)o->n_ctx);
+        exit(1);
+    }
+    return context;
+}
+
+/* ---- measuring ---- */
+
+struct run {
+    const struct options *options;
+    struct llama_context *context;
+    struct bench_counters *counters;
+    int32_t *tokens; /* the stream */
+    json_t *tests;   /* results so far */
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Feeds tokens [from, to) of the stream in passes of at most a ubatch; ends the process on failure. */
+static void feed(struct run *run, uint64_t from, uint64_t to)
+{
+    while (from < to) {
+        const uint64_t left = to - from;
+        const uint64_t n = left < run->options->n_ubatch ? left : run->options->n_ubatch;
+        struct llama_batch batch = llama_batch_get_one(run->tokens + from, (int32_t)n);
+        const int32_t status = llama_decode(run->context, batch);
+        if (status != 0) {
+            fprintf(stderr, "drive: llama_decode of %llu tokens at %llu returned %d\n",
+                    (unsigned long long)n, (unsigned long long)from, status);
+            exit(1);
+        }
+        from += n;
+    }
+}
+
+static void forget(struct run *run)
+{
+    llama_synchronize(run->context);
+    llama_memory_clear(llama_get_memory(run->context), false);
+}
+
+static void add_result(struct run *run, const char *phase, uint64_t n, uint64_t depth,
+                       uint64_t repetition, double seconds, json_t *token_us)
+{
+    json_t *counters = bench_counters_end(run->counters);
+    json_t *test = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o}", "phase", phase, "tokens",
+                             (json_int_t)n, "depth", (json_int_t)depth, "repetition",
+                             (json_int_t)repetition, "seconds", seconds, "tokens_per_s",
+                             (double)n / seconds, "counters", counters);
+    if (token_us != NULL) {
+        json_object_set_new(test, "token_us", token_us);
+    }
+    json_array_append_new(run->tests, test);
+}
+
+static void measure_prefill(struct run *run, uint64_t n, uint64_t repetition)
+{
+    forget(run);
+    bench_counters_begin(run->counters);
+    const double begin = now_s();
+    feed(run, 0, n);
+    llama_synchronize(run->context);
+    add_result(run, "prefill", n, 0, repetition, now_s() - begin, NULL);
+}
+
+/* The context holds `depth` tokens. */
+static void measure_decode(struct run *run, uint64_t depth, uint64_t repetition)
+{
+    const uint64_t n = run->options->n_decode;
+    json_t *token_us = json_array();
+    bench_counters_begin(run->counters);
+    const double begin = now_s();
+    double before = begin;
+    for (uint64_t i = 0; i < n; i++) {
+        feed(run, depth + i, depth + i + 1);
+        llama_synchronize(run->context);
+        const double after = now_s();
+        json_array_append_new(token_us, json_real(1e6 * (after - before)));
+        before = after;
+    }
+    add_result(run, "decode", n, depth, repetition, before - begin, token_us);
+}
+
+/* Decoding starts from a prompt of its depth; where that is a measured length, both are
+ * measured in one go. */
+static void measure(struct run *run)
+{
+    const struct options *o = run->options;
+    feed(run, 0, o->n_ubatch < o->n_ctx ? o->n_ubatch : o->n_ctx - 1); /* warm-up */
+    feed(run, o->n_ubatch, o->n_ubatch + 1);
+    for (uint64_t r = 0; r < o->n_repeat; r++) {
+        for (size_t i = 0; i < o->n_prompts; i++) {
+            if (o->prompts[i] != o->depth || o->n_decode == 0) {
+                measure_prefill(run, o->prompts[i], r);
+            }
+        }
+        if (o->n_decode > 0) {
+            measure_prefill(run, o->depth, r);
+            measure_decode(run, o->depth, r);
+        }
+    }
+}
+
+static void check_lengths(const struct options *o)
+{
+    uint64_t most = o->n_decode > 0 ? o->depth + o->n_decode : 0;
+    for (size_t i = 0; i < o->n_prompts; i++) {
+        most = o->prompts[i] > most ? o->prompts[i] : most;
+    }
+    if (most == 0 || o->n_ubatch == 0 || o->n_threads == 0) {
+        fprintf(stderr, "drive: nothing to measure: give --prefill or --decode, and no zeros\n");
+        exit(2);
+    }
+    if (most > o->n_ctx || o->n_ubatch + 1 > o->n_ctx) {
+        fprintf(stderr, "drive: %llu tokens do not fit into --ctx %llu\n", (unsigned long long)most,
+                (unsigned long long)o->n_ctx);
+        exit(2);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.n_layers = -1,
+                        .load = "mmap",
+                        .n_ctx = 4352,
+                        .n_ubatch = 512,
+                        .n_threads = 1,
+                        .depth = 2048,
+                        .n_repeat = 1,
+                        .seed = 1};
+    argp_parse(&argp, argc, argv, 0, NULL, &o);
+    check_lengths(&o);
+    llama_log_set(log_errors, &o.verbose);
+    ggml_backend_load_all_from_path(o.libraries);
+    llama_backend_init();
+    ggml_backend_dev_t devices[2] = {find_device(&o), NULL};
+    const double begin = now_s();
+    struct llama_model *model = load(&o, devices);
+    struct run run = {.options = &o, .context = start(&o, model), .tests = json_array()};
+    const double loaded = now_s() - begin;
+    run.counters = bench_counters_new();
+    run.tokens = bench_token_stream(o.seed, llama_vocab_n_tokens(llama_model_get_vocab(model)),
+                                    o.n_ctx);
+    if (run.counters == NULL || run.tokens == NULL) {
+        fprintf(stderr, "drive: out of memory\n");
+        return 1;
+    }
+    measure(&run);
+    json_t *result = json_pack("{s:s, s:s, s:f, s:o}", "model", o.model, "device", o.device,
+                               "load_s", loaded, "tests", run.tests);
+    json_dumpf(result, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    printf("\n");
+    json_decref(result);
+    free(run.tokens);
+    bench_counters_free(run.counters);
+    llama_free(run.context);
+    llama_model_free(model);
+    llama_backend_free();
+    return 0;
+}

@@ -1,0 +1,76 @@
+/* Promotion at work: the staging memory of a stream, its transfer stream, and the copies of
+ * weights that pass through.
+ *
+ * The transfer stream is a second instance of the accelerator. Copies to staging memory run on
+ * it while the compute stream works; events order the two: an operator waits until its weight
+ * has arrived, and a copy waits until the last reader of its place is done. Where the
+ * accelerator has no events, or with ATS_TRANSFER=serial, the copies run on the compute stream,
+ * in order with everything else.
+ *
+ * Thread-safety: as the stream's: one thread at a time. */
+#ifndef ATS_BACKEND_TRANSFER_H
+#define ATS_BACKEND_TRANSFER_H
+
+#include "backend/buffer.h"
+
+struct ats_stream;
+struct ats_graph_plan;
+
+enum { ATS_NO_SPLIT = -1 };
+
+/* One weight on its way through staging memory. */
+struct ats_promotion_step {
+    struct ats_record *record;
+    struct ggml_tensor accel; /* its bytes in staging memory, padding included */
+    size_t padding;           /* bytes behind the weight's own that the accelerator reads too */
+    uint32_t first_split;
+    uint32_t last_split;
+    int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
+    ggml_backend_event_t arrived; /* NULL: copied in order, nothing to wait for */
+};
+
+struct ats_staging_area {
+    ggml_backend_buffer_t buffer; /* NULL: not taken */
+    char *base;
+    size_t size;
+    ggml_backend_t transfer;   /* the transfer stream, or NULL: copies run in order */
+    ggml_backend_event_t free; /* recorded behind the last reader of the latest pass */
+    bool read_before;          /* `free` has been recorded */
+    size_t next;               /* promotion of the running pass that is to be copied next */
+};
+
+/* Takes staging memory of `bytes` within the VRAM budget, and starts the transfer stream.
+ * Needs the device's write lock. False: there is no room; nothing has changed. */
+bool ats_staging_take(struct ats_stream *stream, size_t bytes);
+
+/* Waits for the transfer stream and gives all back. Needs the write lock. */
+void ats_staging_release(struct ats_stream *stream);
+
+/* Makes copies from the buffer's host memory fast and asynchronous, if the accelerator can
+ * page-lock memory that it has not allocated. Tried once per buffer; says so once if it
+ * cannot. Needs the write lock. */
+void ats_buffer_pin(struct ats_buffer *buffer);
+void ats_buffer_unpin(struct ats_buffer *buffer);
+
+/* Gives the plan's promotions and splits their events. False: out of memory; then the plan's
+ * copies run in order. */
+bool ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan);
+void ats_promotions_disarm(struct ats_graph_plan *plan);
+
+/* ---- during a pass; read lock ---- */
+
+/* Begins a pass: the first copies start. */
+void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan *plan);
+
+/* Before split `split` is given to the compute stream: its weights are there in its order. */
+void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                          size_t split);
+
+/* Behind split `split`: what was waiting for it starts. */
+void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                            size_t split);
+
+/* Ends a pass, however it ended. */
+void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan);
+
+#endif

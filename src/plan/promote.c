@@ -1,0 +1,51 @@
+#include "plan/promote.h"
+
+#include "base/rng.h"
+
+/* The time of all operators that read `root`, on `side`. */
+static float readers_us(const struct ats_graph_desc *graph, size_t root, enum ats_side side)
+{
+    float sum = 0.0F;
+    for (size_t i = 0; i < graph->n_ops; i++) {
+        const struct ats_op *op = &graph->ops[i];
+        for (uint32_t r = 0; r < op->n_reads; r++) {
+            if (graph->reads[op->first_read + r] == root) {
+                sum += op->cost_us[side];
+                break;
+            }
+        }
+    }
+    return sum;
+}
+
+static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                      size_t root)
+{
+    const float copy_us = (float)graph->roots[root].bytes / rule->link_bytes_per_us;
+    const float accel_us = readers_us(graph, root, ATS_ACCEL);
+    return (copy_us > accel_us ? copy_us : accel_us) < readers_us(graph, root, ATS_HOST);
+}
+
+void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                 const bool *candidates, bool *promoted)
+{
+    struct ats_rng rng = {.state = rule->seed};
+    for (size_t r = 0; r < graph->n_roots; r++) {
+        const bool can = candidates[r] && graph->roots[r].bytes <= rule->most_bytes;
+        const bool coin = ats_rng_below(&rng, 2) == 0;
+        switch (rule->kind) {
+        case ATS_PROMOTE_NONE:
+            promoted[r] = false;
+            break;
+        case ATS_PROMOTE_FASTER:
+            promoted[r] = can && is_faster(graph, rule, r);
+            break;
+        case ATS_PROMOTE_ALL:
+            promoted[r] = can;
+            break;
+        case ATS_PROMOTE_RANDOM:
+            promoted[r] = can && coin;
+            break;
+        }
+    }
+}

@@ -1,0 +1,40 @@
+/* Promotion: which weights that live in host memory are copied to the accelerator for one
+ * pass over a graph, and used there, instead of being used by the CPU where they are.
+ *
+ * Pure. A weight w is promoted if that is the shorter way for its operators even when nothing
+ * else overlaps:
+ *
+ *   max(bytes_w / B, sum_i t_i^g) < sum_i t_i^c      over the operators i that read w
+ *
+ * with B the link's bandwidth. Copy and compute overlap from weight to weight in the steady
+ * state of a pass, hence the maximum. With a large batch t^c grows with the batch and the copy
+ * does not, so prefill promotes and decode does not: the same rule gives each batch its own
+ * plan.
+ *
+ * Thread-safety: no shared state. */
+#ifndef ATS_PLAN_PROMOTE_H
+#define ATS_PLAN_PROMOTE_H
+
+#include "plan/graph_desc.h"
+
+enum ats_promotion_kind {
+    ATS_PROMOTE_NONE,
+    ATS_PROMOTE_FASTER, /* as above */
+    ATS_PROMOTE_ALL,    /* whatever can be */
+    ATS_PROMOTE_RANDOM, /* a coin per weight: for tests */
+};
+
+struct ats_promotion {
+    enum ats_promotion_kind kind;
+    uint64_t seed;           /* ATS_PROMOTE_RANDOM */
+    float link_bytes_per_us; /* B */
+    size_t most_bytes;       /* larger weights are not promoted */
+};
+
+/* Sets `promoted` for each root: true for candidates that are to be promoted. `candidates`
+ * says which roots are weights in host memory that only operators read which the accelerator
+ * supports. The arrays may be the same. */
+void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                 const bool *candidates, bool *promoted);
+
+#endif

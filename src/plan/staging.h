@@ -1,0 +1,33 @@
+/* Staging: which bytes of the VRAM set aside for weights that pass through are used for
+ * which weight, and when they are free again.
+ *
+ * Pure. The area is a ring: weights get their places in the order in which they are used,
+ * each behind the one before, starting over at the end of the area. A weight may be copied
+ * in as soon as the last reader of whatever its place held before is done; as copies are made
+ * in order, it is enough to know the latest such weight (`after`).
+ *
+ * Thread-safety: no shared state. */
+#ifndef ATS_PLAN_STAGING_H
+#define ATS_PLAN_STAGING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ATS_STAGED_AT_ONCE = -1 };
+
+/* A weight that passes through. Splits are numbered in the order of execution. */
+struct ats_staged {
+    size_t bytes;
+    uint32_t first_split; /* that reads it; ascending from one weight to the next */
+    uint32_t last_split;
+    size_t offset; /* result: place in the area */
+    int32_t after; /* result: weight whose last reader must be done first, or ATS_STAGED_AT_ONCE */
+};
+
+/* Gives each of `n` weights a place in an area of `capacity` bytes, at multiples of
+ * `alignment`. False if those that one split reads do not fit together with those that
+ * are still to be read: then the results are void. */
+bool ats_staging_assign(struct ats_staged *staged, size_t n, size_t capacity, size_t alignment);
+
+#endif
