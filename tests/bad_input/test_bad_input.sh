@@ -22,15 +22,17 @@ stock() {
     stock=$?
 }
 
-# generate MODEL [NAME=VALUE...]: four tokens on ATS0, with the library's environment.
+# generate MODEL [NAME=VALUE...]: four tokens on $device, with the library's environment. Without
+# a device llama.cpp takes what there is.
+device=ATS0
 generate() {
     last=("$@")
     local model=$1
     shift
     try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" OMP_WAIT_POLICY=passive \
         GGML_BACKEND_PATH="$library" ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" "$@" \
-        timeout 120 "$ATS_LLAMA_BIN/llama-completion" -m "$model" --device ATS0 -no-cnv \
-        -p "Once upon a time" -n 4 --temp 0 -c 256 --no-warmup
+        timeout 120 "$ATS_LLAMA_BIN/llama-completion" -m "$model" \
+        ${device:+--device "$device"} -no-cnv -p "Once upon a time" -n 4 --temp 0 -c 256 --no-warmup
     command_text="generate ${model##*/} $*"
     # 124: too long; above 128: killed by a signal, which is not ours if plain llama.cpp dies too
     [ "$rc" -lt 124 ] || { stock "$model"; [ "$stock" -eq "$rc" ]; } || problem "$command_text" "exit code $rc" "$(tail -n 5 "$work/err")"
@@ -60,7 +62,7 @@ text=$out
 
 # ---- values that make no sense: said once, and no device is offered ----
 generate "$work/model.gguf" ATS_VRAM=lots
-once "ATS_VRAM: 'lots' is not a size; write e.g. 6G, 512M"
+once "ATS is off; models run without it: ATS_VRAM: 'lots' is not a size; write e.g. 6G, 512M"
 expect_failure
 generate "$work/model.gguf" ATS_PLACEMENT=everywhere
 once "ATS_PLACEMENT=everywhere is neither a rule (fill, host, vram, random:SEED) nor an existing plan"
@@ -77,6 +79,17 @@ expect_failure
 generate "$work/model.gguf" ATS_EMU_FAIL=everything:1
 once "ATS_EMU_FAIL"
 expect_failure
+
+# A program that asks for no device goes on without ATS, and is told.
+device=
+generate "$work/model.gguf" ATS_VRAM=banana
+expect_rc 0
+once "ATS is off; models run without it: ATS_VRAM: 'banana' is not a size"
+[ "$out" = "$text" ] || problem "$command_text" "other text:" "$out"
+generate "$work/model.gguf" ATS_PLACEMENT=everywhere
+expect_rc 0
+once "ATS is off; models run without it: ATS_PLACEMENT=everywhere"
+device=ATS0
 
 # ---- budgets of nothing and of more than exists: served as far as possible, same text ----
 generate "$work/model.gguf" ATS_VRAM=0
