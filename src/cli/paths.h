@@ -18,7 +18,8 @@ char *paths_backend(struct ats_error *err);
  * file. Caller frees. */
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err);
 
-/* True if a file of this name can be created or replaced. `what` names the option. */
+/* True if a file of this name can be created or replaced; creates and removes one to know. `what`
+ * names the option. */
 bool paths_can_write(const char *path, const char *what, struct ats_error *err);
 
 #endif

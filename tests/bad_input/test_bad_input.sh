@@ -159,6 +159,31 @@ for _ in 1 2 3 4 5 6 7 8; do
     generate "$work/damaged.gguf" # may be accepted, where the damage has no meaning
 done
 
+# The server ends too, and says once which model it could not load.
+for part in 40 50000 $((size / 2)) $((size - 100)); do
+    head -c "$part" "$work/model.gguf" >"$work/cut.gguf"
+    rm -f "$work/server.sock"
+    try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" GGML_BACKEND_PATH="$library" \
+        ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" OMP_WAIT_POLICY=passive \
+        timeout 60 "$ATS_LLAMA_BIN/llama-server" -m "$work/cut.gguf" --device ATS0 -c 256 \
+        --host "$work/server.sock"
+    command_text="llama-server, model cut to $part bytes"
+    expect_failure
+    [ "$rc" -lt 124 ] || problem "$command_text" "exit code $rc"
+    n=$(cat "$work/out" "$work/err" | grep -cF "failed to load model, '$work/cut.gguf'")
+    [ "$n" -eq 1 ] || problem "$command_text" "$n messages name the model, expected one:" "$(tail -n 5 "$work/err")"
+done
+
+# ---- outputs that cannot be written: one line, before any work ----
+for place in "$work/model.gguf/x" /proc/x; do # under a file; where even root cannot write
+    try "$ats" synth --arch llama --layers 1 --vocab "$vocab" --out "$place"
+    expect_error 1 "cannot write $place"
+    for option in --stats --plan-out; do
+        try "$ats" run --llama-bin "$ATS_LLAMA_BIN" "$option" "$place" -m "$work/model.gguf" -p x -n 1
+        expect_error 1 "$option: cannot write $place"
+    done
+done
+
 # ---- libraries ----
 try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" GGML_BACKEND_PATH="$work/no.so" \
     timeout 60 "$ATS_LLAMA_BIN/llama-completion" -m "$work/model.gguf" --device ATS0 -no-cnv -p x -n 1
