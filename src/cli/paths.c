@@ -95,6 +95,28 @@ char *paths_backend(struct ats_error *err)
     return found;
 }
 
+char *paths_helper(struct ats_error *err)
+{
+    static const char name[] = "ats-ggml";
+    char *folder = own_folder();
+    char *beside = cli_format("%s/%s", folder, name);
+    char *installed = cli_format("%s/../libexec/ats/%s", folder, name);
+    char *found = readable(beside);
+    if (found == NULL) {
+        found = readable(installed);
+    }
+    if (found == NULL) {
+        ats_fail(err,
+                 "the program %s, a part of this command, is missing: looked for %s and %s; "
+                 "build or install ats again",
+                 name, beside, installed);
+    }
+    free(installed);
+    free(beside);
+    free(folder);
+    return found;
+}
+
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err)
 {
     bool is_path = strchr(name, '/') != NULL;

@@ -14,6 +14,10 @@ char *paths_llama_bin(const char *option, struct ats_error *err);
  * executable. Caller frees; absolute. NULL with an error if it is not there. */
 char *paths_backend(struct ats_error *err);
 
+/* ats-ggml (helper.h): beside the `ats` executable, or in ../libexec/ats. Caller frees; absolute.
+ * NULL with an error if it is not there. */
+char *paths_helper(struct ats_error *err);
+
 /* `name` in `llama_bin`, or `name` itself if it has a slash; must be an executable
  * file. Caller frees. */
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err);
