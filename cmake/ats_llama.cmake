@@ -18,9 +18,18 @@ if(NOT EXISTS "${ATS_LLAMA_SRC}/ggml/src/ggml-backend-impl.h")
     message(FATAL_ERROR "ATS_LLAMA_SRC=${ATS_LLAMA_SRC} is not a llama.cpp checkout")
 endif()
 
+# The version of its ggml, whose struct layouts we are compiled with.
+file(STRINGS "${ATS_LLAMA_SRC}/ggml/CMakeLists.txt" lines REGEX "^set\\(GGML_VERSION_(MAJOR|MINOR|PATCH) [0-9]+\\)")
+string(REGEX REPLACE "set\\(GGML_VERSION_[A-Z]+ ([0-9]+)\\)" "\\1" lines "${lines}")
+list(JOIN lines "." ATS_GGML_VERSION)
+if(NOT ATS_GGML_VERSION MATCHES "^[0-9]+\\.[0-9]+\\.[0-9]+$")
+    message(FATAL_ERROR "no ggml version in ${ATS_LLAMA_SRC}/ggml/CMakeLists.txt")
+endif()
+
 # Headers only. What runs inside another program must not link to a ggml of its own: it binds to
 # the one that is already in the process.
 add_library(ats_ggml_headers INTERFACE)
+target_compile_definitions(ats_ggml_headers INTERFACE ATS_GGML_VERSION="${ATS_GGML_VERSION}")
 target_include_directories(ats_ggml_headers SYSTEM INTERFACE
     "${ATS_LLAMA_SRC}/ggml/include" "${ATS_LLAMA_SRC}/ggml/src")
 

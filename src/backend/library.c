@@ -8,6 +8,9 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
+/* How every reason for not offering a device begins. */
+#define OFF "ATS is off; models run without it: "
+
 static struct ats_config config;
 
 static const char *reg_get_name(ggml_backend_reg_t reg)
@@ -72,7 +75,8 @@ static bool start(const void *caller, struct ats_error *err)
 EXPORTED ggml_backend_reg_t ggml_backend_init(void);
 
 /* Called by ggml's registry, from whose module ggml's functions are taken. Without a
- * usable configuration there are no devices, and programs that ask for one say so. */
+ * usable configuration there are no devices. A program that asks for one says so and ends;
+ * one that does not goes on without, so the message must tell. */
 ggml_backend_reg_t ggml_backend_init(void)
 {
     static bool started;
@@ -84,11 +88,11 @@ ggml_backend_reg_t ggml_backend_init(void)
     if (!start(__builtin_return_address(0), &err)) {
         if (ats_ggml.fn_ggml_log_internal == NULL) {
             /* no ggml to log through */
-            fprintf(stderr, "ats: %s\n", err.text);
+            fprintf(stderr, "ats: " OFF "%s\n", err.text);
             started = false;
             return NULL;
         }
-        ats_log_error("%s\n", err.text);
+        ats_log_error(OFF "%s\n", err.text);
     } else if (ats_device_count() == 0) {
         ats_log_info(
             "no accelerator found, so no ATS device; ATS_EMULATE=emu-small emulates one\n");

@@ -25,24 +25,62 @@ static int unit_shift(const char *unit)
     return 10 * (int)(letter - letters + 1);
 }
 
+/* A decimal number as it is written, "12.345": no sign, no exponent. Not strtod's, which takes
+ * those and the decimal point of the program's language. */
+struct decimal {
+    uint64_t whole;
+    double fraction; /* in [0, 1) */
+    bool is_zero;
+    bool is_huge; /* `whole` has overflowed */
+};
+
+/* Reads one from `text`; returns where it ends, or NULL if there is none. */
+static const char *read_decimal(const char *text, struct decimal *number)
+{
+    *number = (struct decimal){.is_zero = true};
+    const char *at = text;
+    for (; isdigit((unsigned char)*at); at++) {
+        const uint64_t digit = (uint64_t)(*at - '0');
+        number->is_huge = number->is_huge || number->whole > (UINT64_MAX - digit) / 10;
+        number->whole = 10 * number->whole + digit;
+        number->is_zero = number->is_zero && digit == 0;
+    }
+    if (at == text || *at != '.') {
+        return at == text ? NULL : at;
+    }
+    if (!isdigit((unsigned char)*++at)) {
+        return NULL;
+    }
+    double digits = 0.0;
+    double scale = 1.0;
+    for (; isdigit((unsigned char)*at); at++) {
+        number->is_zero = number->is_zero && *at == '0';
+        if (scale < 1e15) { /* exact so far; further digits are far below a byte in any unit */
+            digits = 10.0 * digits + (double)(*at - '0');
+            scale *= 10.0;
+        }
+    }
+    number->fraction = digits / scale;
+    return at;
+}
+
 bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err)
 {
-    if (!isdigit((unsigned char)text[0])) {
+    struct decimal number;
+    const char *unit = read_decimal(text, &number);
+    const int shift = unit != NULL ? unit_shift(unit) : -1;
+    if (shift < 0) {
         return ats_fail(err, "'%s' is not a size; write e.g. 6G, 512M or a number of bytes", text);
     }
-    char *end = NULL;
-    errno = 0;
-    const double number = strtod(text, &end);
-    const int shift = unit_shift(end);
-    if (errno != 0 || shift < 0 || text[1] == 'x' || text[1] == 'X') {
-        return ats_fail(err, "'%s' is not a size; write e.g. 6G, 512M or a number of bytes", text);
-    }
-    const double value = ldexp(number, shift);
-    /* 2^63: beyond it no buffer can be, and the conversion below stays defined */
-    if (!(value < 0x1p63)) {
+    /* 2^63: beyond it no buffer can be */
+    if (number.is_huge || number.whole >= UINT64_C(1) << (63 - shift)) {
         return ats_fail(err, "size '%s' is too large", text);
     }
-    *bytes = (size_t)value;
+    const size_t value = (size_t)(number.whole << shift) + (size_t)ldexp(number.fraction, shift);
+    if (value == 0 && !number.is_zero) {
+        return ats_fail(err, "size '%s' is less than a byte; write 0 for none, or e.g. 6G", text);
+    }
+    *bytes = value;
     return true;
 }
 

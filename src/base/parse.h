@@ -8,8 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "6G", "512M", "64k", "1.5GiB", "1048576": bytes in binary multiples (K, M, G, T;
- * an optional "iB" or "B" may follow). Rejects signs, blanks inside, garbage and overflow. */
+/* "6G", "512M", "64k", "1.5GiB", "1048576": bytes in binary multiples (K, M, G, T; an optional
+ * "iB" or "B" may follow). The number is decimal digits, with a fraction behind a point if wanted,
+ * in every locale; a part of a byte is cut off. Rejects signs, exponents, hexadecimal, "inf" and
+ * "nan", blanks, garbage, 2^63 bytes and more, and what comes to less than a byte without being
+ * written as zero. */
 bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err);
 
 /* A decimal or 0x-prefixed number in [0, max]. */

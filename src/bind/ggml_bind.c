@@ -4,11 +4,8 @@
 #include <dlfcn.h>
 #include <string.h>
 
-/* The version whose struct layouts this library was compiled with; the build
- * takes it from the checkout's own version file. */
-#ifndef ATS_GGML_VERSION
-#define ATS_GGML_VERSION "0.25.1"
-#endif
+/* ATS_GGML_VERSION is the version whose struct layouts this library was compiled with; the
+ * build takes it from the checkout's own version file. */
 
 struct ats_ggml_functions ats_ggml;
 

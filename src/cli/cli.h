@@ -20,9 +20,11 @@ int cli_run(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_devices(int argc, char **argv);
+int cli_report(int argc, char **argv);
+
+/* The same, in the program ats-ggml (helper.h). */
 int cli_probe(int argc, char **argv);
 int cli_synth(int argc, char **argv);
-int cli_report(int argc, char **argv);
 
 /* Keys of options without a short form; above any character, so that argp does
  * not offer them as one. */

@@ -1,7 +1,7 @@
 /* `ats`: finds the sub-command and hands over. */
 #include "cli/cli.h"
+#include "cli/helper.h"
 
-#include <ggml.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,8 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},         {"serve", cli_serve, false}, {"bench", cli_bench, false},
-    {"devices", cli_devices, false}, {"synth", cli_synth, false}, {"report", cli_report, true},
-    {"probe", cli_probe, true},
+    {"run", cli_run, false},         {"serve", cli_serve, false},  {"bench", cli_bench, false},
+    {"devices", cli_devices, false}, {"synth", helper_run, false}, {"report", cli_report, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -33,7 +32,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     (void)arg;
     if (key == 'V') {
-        printf("ats %s (ggml %s)\n", ATS_VERSION, ggml_version());
+        printf("ats %s (for ggml %s)\n", ATS_VERSION, ATS_GGML_VERSION);
         exit(CLI_OK);
     }
     return cli_parse_common(key, state);
@@ -59,7 +58,8 @@ static const struct argp argp = {
     "Examples:\n"
     "  ats devices\n"
     "  ats run -m model.gguf -p 'Once upon a time' -n 64 -no-cnv\n"
-    "  ats run --emulate emu-small --vram 16M -m model.gguf -p 'Hello' -n 32\n"
+    "  ats synth --arch qwen3moe --out model.gguf    (a small model, to try this)\n"
+    "  ats run --emulate emu-small --vram 16M -ub 32 -m model.gguf -p 'Hello' -n 32\n"
     "  ats serve --vram 6G -m model.gguf --port 8080\n"
     "\n"
     "Environment, read by the backend library in any llama.cpp program:\n"

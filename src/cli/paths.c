@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -94,6 +95,28 @@ char *paths_backend(struct ats_error *err)
     return found;
 }
 
+char *paths_helper(struct ats_error *err)
+{
+    static const char name[] = "ats-ggml";
+    char *folder = own_folder();
+    char *beside = cli_format("%s/%s", folder, name);
+    char *installed = cli_format("%s/../libexec/ats/%s", folder, name);
+    char *found = readable(beside);
+    if (found == NULL) {
+        found = readable(installed);
+    }
+    if (found == NULL) {
+        ats_fail(err,
+                 "the program %s, a part of this command, is missing: looked for %s and %s; "
+                 "build or install ats again",
+                 name, beside, installed);
+    }
+    free(installed);
+    free(beside);
+    free(folder);
+    return found;
+}
+
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err)
 {
     bool is_path = strchr(name, '/') != NULL;
@@ -123,11 +146,20 @@ bool paths_can_write(const char *path, const char *what, struct ats_error *err)
         return access(path, W_OK) == 0 ||
                ats_fail(err, "%s: cannot write %s: %s", what, path, strerror(errno));
     }
+    /* by trying: root may write to /proc by its permissions, and still can make no file there */
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0) {
+        close(fd);
+        unlink(path);
+        return true;
+    }
+    int reason = errno;
+    if (reason == EEXIST) {
+        return true; /* a symbolic link to a file that is not there yet */
+    }
     char *copy = cli_format("%s", path);
-    const char *folder = dirname(copy);
-    bool ok =
-        access(folder, W_OK | X_OK) == 0 ||
-        ats_fail(err, "%s: cannot write %s: folder %s: %s", what, path, folder, strerror(errno));
+    ats_fail(err, "%s: cannot write %s: folder %s: %s", what, path, dirname(copy),
+             strerror(reason));
     free(copy);
-    return ok;
+    return false;
 }

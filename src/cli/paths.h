@@ -14,11 +14,16 @@ char *paths_llama_bin(const char *option, struct ats_error *err);
  * executable. Caller frees; absolute. NULL with an error if it is not there. */
 char *paths_backend(struct ats_error *err);
 
+/* ats-ggml (helper.h): beside the `ats` executable, or in ../libexec/ats. Caller frees; absolute.
+ * NULL with an error if it is not there. */
+char *paths_helper(struct ats_error *err);
+
 /* `name` in `llama_bin`, or `name` itself if it has a slash; must be an executable
  * file. Caller frees. */
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err);
 
-/* True if a file of this name can be created or replaced. `what` names the option. */
+/* True if a file of this name can be created or replaced; creates and removes one to know. `what`
+ * names the option. */
 bool paths_can_write(const char *path, const char *what, struct ats_error *err);
 
 #endif

@@ -194,8 +194,9 @@ static char *default_vocab(const struct options *o, struct ats_error *err)
 {
     const char *source = getenv("ATS_LLAMA_SRC");
     if (source == NULL || source[0] == '\0') {
-        ats_fail(err, "no vocabulary: give --vocab FILE, or set ATS_LLAMA_SRC to a llama.cpp "
-                      "checkout (its models/ folder has some)");
+        ats_fail(err, "no tokenizer to copy: give --vocab FILE, any GGUF model or vocabulary (for "
+                      "bert: one of bert), or set ATS_LLAMA_SRC to a llama.cpp checkout, whose "
+                      "models/ folder has some");
         return NULL;
     }
     const char *name = strcmp(o->arch, "bert") == 0 ? "bert-bge" : "llama-spm";

@@ -22,15 +22,17 @@ stock() {
     stock=$?
 }
 
-# generate MODEL [NAME=VALUE...]: four tokens on ATS0, with the library's environment.
+# generate MODEL [NAME=VALUE...]: four tokens on $device, with the library's environment. Without
+# a device llama.cpp takes what there is.
+device=ATS0
 generate() {
     last=("$@")
     local model=$1
     shift
     try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" OMP_WAIT_POLICY=passive \
         GGML_BACKEND_PATH="$library" ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" "$@" \
-        timeout 120 "$ATS_LLAMA_BIN/llama-completion" -m "$model" --device ATS0 -no-cnv \
-        -p "Once upon a time" -n 4 --temp 0 -c 256 --no-warmup
+        timeout 120 "$ATS_LLAMA_BIN/llama-completion" -m "$model" \
+        ${device:+--device "$device"} -no-cnv -p "Once upon a time" -n 4 --temp 0 -c 256 --no-warmup
     command_text="generate ${model##*/} $*"
     # 124: too long; above 128: killed by a signal, which is not ours if plain llama.cpp dies too
     [ "$rc" -lt 124 ] || { stock "$model"; [ "$stock" -eq "$rc" ]; } || problem "$command_text" "exit code $rc" "$(tail -n 5 "$work/err")"
@@ -60,7 +62,7 @@ text=$out
 
 # ---- values that make no sense: said once, and no device is offered ----
 generate "$work/model.gguf" ATS_VRAM=lots
-once "ATS_VRAM: 'lots' is not a size; write e.g. 6G, 512M"
+once "ATS is off; models run without it: ATS_VRAM: 'lots' is not a size; write e.g. 6G, 512M"
 expect_failure
 generate "$work/model.gguf" ATS_PLACEMENT=everywhere
 once "ATS_PLACEMENT=everywhere is neither a rule (fill, host, vram, random:SEED) nor an existing plan"
@@ -77,6 +79,17 @@ expect_failure
 generate "$work/model.gguf" ATS_EMU_FAIL=everything:1
 once "ATS_EMU_FAIL"
 expect_failure
+
+# A program that asks for no device goes on without ATS, and is told.
+device=
+generate "$work/model.gguf" ATS_VRAM=banana
+expect_rc 0
+once "ATS is off; models run without it: ATS_VRAM: 'banana' is not a size"
+[ "$out" = "$text" ] || problem "$command_text" "other text:" "$out"
+generate "$work/model.gguf" ATS_PLACEMENT=everywhere
+expect_rc 0
+once "ATS is off; models run without it: ATS_PLACEMENT=everywhere"
+device=ATS0
 
 # ---- budgets of nothing and of more than exists: served as far as possible, same text ----
 generate "$work/model.gguf" ATS_VRAM=0
@@ -144,6 +157,31 @@ for _ in 1 2 3 4 5 6 7 8; do
             dd of="$work/damaged.gguf" bs=1 seek=$((RANDOM % 2000)) conv=notrunc status=none
     done
     generate "$work/damaged.gguf" # may be accepted, where the damage has no meaning
+done
+
+# The server ends too, and says once which model it could not load.
+for part in 40 50000 $((size / 2)) $((size - 100)); do
+    head -c "$part" "$work/model.gguf" >"$work/cut.gguf"
+    rm -f "$work/server.sock"
+    try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" GGML_BACKEND_PATH="$library" \
+        ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" OMP_WAIT_POLICY=passive \
+        timeout 60 "$ATS_LLAMA_BIN/llama-server" -m "$work/cut.gguf" --device ATS0 -c 256 \
+        --host "$work/server.sock"
+    command_text="llama-server, model cut to $part bytes"
+    expect_failure
+    [ "$rc" -lt 124 ] || problem "$command_text" "exit code $rc"
+    n=$(cat "$work/out" "$work/err" | grep -cF "failed to load model, '$work/cut.gguf'")
+    [ "$n" -eq 1 ] || problem "$command_text" "$n messages name the model, expected one:" "$(tail -n 5 "$work/err")"
+done
+
+# ---- outputs that cannot be written: one line, before any work ----
+for place in "$work/model.gguf/x" /proc/x; do # under a file; where even root cannot write
+    try "$ats" synth --arch llama --layers 1 --vocab "$vocab" --out "$place"
+    expect_error 1 "cannot write $place"
+    for option in --stats --plan-out; do
+        try "$ats" run --llama-bin "$ATS_LLAMA_BIN" "$option" "$place" -m "$work/model.gguf" -p x -n 1
+        expect_error 1 "$option: cannot write $place"
+    done
 done
 
 # ---- libraries ----

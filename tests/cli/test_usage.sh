@@ -54,7 +54,9 @@ try "$ats" run --vram 6Q -m x
 expect_error 2 "--vram"
 try "$ats" run --vram -1 -m x
 expect_error 2 "--vram"
-try "$ats" probe
+try "${ats%/*}/ats-ggml"
+expect_error 2 "started by \`ats\`"
+try "${ats%/*}/ats-ggml" probe
 expect_error 2 "internal"
 
 finish

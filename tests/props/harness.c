@@ -189,6 +189,35 @@ bool scenario_run(const char *title, const char *settings, void (*body)(const vo
     return report(title, settings, status);
 }
 
+struct thread {
+    pthread_t id;
+    size_t number;
+    void (*body)(size_t thread, const void *argument);
+    const void *argument;
+};
+
+static void *run_thread(void *data)
+{
+    const struct thread *thread = data;
+    thread->body(thread->number, thread->argument);
+    return NULL;
+}
+
+void scenario_in_threads(size_t n, void (*body)(size_t thread, const void *argument),
+                         const void *argument)
+{
+    enum { MAX_THREADS = 8 };
+    struct thread threads[MAX_THREADS];
+    CHECK(n <= MAX_THREADS, "%zu threads", n);
+    for (size_t i = 0; i < n; i++) {
+        threads[i] = (struct thread){.number = i, .body = body, .argument = argument};
+        CHECK(pthread_create(&threads[i].id, NULL, run_thread, &threads[i]) == 0, "no thread");
+    }
+    for (size_t i = 0; i < n; i++) {
+        pthread_join(threads[i].id, NULL);
+    }
+}
+
 bool scenario_met_failure(void)
 {
     return shared != NULL && atomic_load(&shared->met);
@@ -235,6 +264,27 @@ void inject(const char *device, const char *spec)
     memcpy(&function, &address, sizeof(address));
     struct ats_error err = {{0}};
     CHECK(function(device_named(device), spec, &err), "%s", err.text);
+}
+
+static unsigned weight_at(const unsigned *first, size_t stride, size_t i)
+{
+    unsigned weight;
+    memcpy(&weight, (const char *)first + i * stride, sizeof(weight));
+    return weight;
+}
+
+size_t draw_weighted(struct ats_rng *rng, const unsigned *first, size_t stride, size_t n)
+{
+    unsigned total = 0;
+    for (size_t i = 0; i < n; i++) {
+        total += weight_at(first, stride, i);
+    }
+    uint64_t ticket = ats_rng_below(rng, total);
+    size_t drawn = 0;
+    while (ticket >= weight_at(first, stride, drawn)) {
+        ticket -= weight_at(first, stride, drawn++);
+    }
+    return drawn;
 }
 
 bool is_sanitized(void)

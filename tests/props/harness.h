@@ -34,6 +34,10 @@ _Noreturn void scenario_fail(const char *file, int line, const char *what, const
 bool scenario_run(const char *title, const char *settings, void (*body)(const void *argument),
                   const void *argument);
 
+/* In the child: runs `body` in `n` threads at once, each with its number, and waits for all. */
+void scenario_in_threads(size_t n, void (*body)(size_t thread, const void *argument),
+                         const void *argument);
+
 /* Whether an injected failure happened in the latest scenario. */
 bool scenario_met_failure(void);
 
@@ -53,6 +57,9 @@ ggml_backend_dev_t device_named(const char *name);
 /* Threads of every computation: equal on both sides of a comparison. One under a sanitizer, where
  * ggml's threads would wait for each other by spinning. */
 int compute_threads(void);
+
+/* Draws one of `n` things by their weights: weight i is at `first` plus i times `stride` bytes. */
+size_t draw_weighted(struct ats_rng *rng, const unsigned *first, size_t stride, size_t n);
 
 /* A backend of the device that computes with compute_threads() threads. */
 ggml_backend_t backend_on(ggml_backend_dev_t device);

@@ -15,7 +15,6 @@
 
 #include "harness.h"
 
-#include <pthread.h>
 #include <string.h>
 
 enum {
@@ -581,16 +580,9 @@ static const struct {
 
 static void walk(struct world *w, size_t steps)
 {
-    unsigned total = 0;
-    for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
-        total += operations[i].weight;
-    }
     for (w->step = 0; w->step < steps; w->step++) {
-        uint64_t ticket = ats_rng_below(&w->rng, total);
-        size_t op = 0;
-        while (ticket >= operations[op].weight) {
-            ticket -= operations[op++].weight;
-        }
+        const size_t op = draw_weighted(&w->rng, &operations[0].weight, sizeof(operations[0]),
+                                        sizeof(operations) / sizeof(operations[0]));
         if (!operations[op].async) {
             finish_pending(w);
         }
@@ -608,38 +600,23 @@ struct scenario {
     size_t steps;
 };
 
-struct thread {
-    const struct scenario *scenario;
-    uint64_t stream;
-};
-
-static void *run_thread(void *argument)
+static void run_thread(size_t thread, const void *argument)
 {
-    const struct thread *thread = argument;
+    const struct scenario *scenario = argument;
     struct world *w = malloc(sizeof(*w));
-    for (size_t i = 0; i < thread->scenario->n_worlds; i++) {
-        world_make(w, thread->stream + 100 * i, thread->scenario->n_devices);
-        walk(w, thread->scenario->steps);
+    for (size_t i = 0; i < scenario->n_worlds; i++) {
+        world_make(w, scenario->stream * 1000 + thread + 100 * i, scenario->n_devices);
+        walk(w, scenario->steps);
         world_end(w);
     }
     free(w);
-    return NULL;
 }
 
 static void run_scenario(const void *argument)
 {
-    enum { MAX_THREADS = 8 };
     const struct scenario *scenario = argument;
     scenario_load_backends();
-    pthread_t ids[MAX_THREADS];
-    struct thread threads[MAX_THREADS];
-    for (size_t i = 0; i < scenario->n_threads; i++) {
-        threads[i] = (struct thread){scenario, scenario->stream * 1000 + i};
-        CHECK(pthread_create(&ids[i], NULL, run_thread, &threads[i]) == 0, "no thread");
-    }
-    for (size_t i = 0; i < scenario->n_threads; i++) {
-        pthread_join(ids[i], NULL);
-    }
+    scenario_in_threads(scenario->n_threads, run_thread, scenario);
 }
 
 static void run(const char *title, const char *settings, struct scenario scenario)

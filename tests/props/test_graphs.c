@@ -16,7 +16,6 @@
 
 #include <ggml-backend-impl.h>
 #include <ggml-impl.h>
-#include <pthread.h>
 #include <string.h>
 
 enum {
@@ -503,10 +502,10 @@ static void run_graph(const struct bench *ats, const struct bench *cpu, uint64_t
     free(b);
 }
 
-static void *run_thread(void *argument)
+static void run_thread(size_t thread, const void *argument)
 {
     const struct scenario *scenario = argument;
-    struct ats_rng rng = test_rng(scenario->stream);
+    struct ats_rng rng = test_rng(scenario->stream * 100 + thread);
     const struct ats_rng contents = {.state = ats_rng_next(&rng)};
     struct bench ats;
     struct bench cpu;
@@ -526,24 +525,13 @@ static void *run_thread(void *argument)
     }
     bench_free(&ats);
     bench_free(&cpu);
-    return NULL;
 }
 
 static void run_scenario(const void *argument)
 {
-    enum { MAX_THREADS = 4 };
     const struct scenario *scenario = argument;
     scenario_load_backends();
-    pthread_t ids[MAX_THREADS];
-    struct scenario threads[MAX_THREADS];
-    for (size_t i = 0; i < scenario->n_threads; i++) {
-        threads[i] = *scenario;
-        threads[i].stream = scenario->stream * 100 + i;
-        CHECK(pthread_create(&ids[i], NULL, run_thread, &threads[i]) == 0, "no thread");
-    }
-    for (size_t i = 0; i < scenario->n_threads; i++) {
-        pthread_join(ids[i], NULL);
-    }
+    scenario_in_threads(scenario->n_threads, run_thread, scenario);
 }
 
 static void run(const char *title, const char *settings, struct scenario scenario)

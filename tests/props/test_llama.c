@@ -390,18 +390,11 @@ static void run_walk(const void *argument)
     const struct scenario *scenario = argument;
     models_start();
     struct world w = {.scenario = scenario, .rng = test_rng(scenario->stream)};
-    unsigned total = 0;
-    for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
-        total += operations[i].weight;
-    }
     do_load(&w);
     do_open(&w);
     for (w.step = 0; w.step < scenario->n_steps; w.step++) {
-        uint64_t ticket = ats_rng_below(&w.rng, total);
-        size_t op = 0;
-        while (ticket >= operations[op].weight) {
-            ticket -= operations[op++].weight;
-        }
+        const size_t op = draw_weighted(&w.rng, &operations[0].weight, sizeof(operations[0]),
+                                        sizeof(operations) / sizeof(operations[0]));
         w.doing = operations[op].name;
         operations[op].run(&w);
     }

@@ -10,6 +10,7 @@
 #include "base/parse.h"
 #include "base/rng.h"
 
+#include <locale.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,6 +36,16 @@ static void test_bytes_accepted(void **state)
         {"0.5K", 512},
         {"2T", 2199023255552},
         {"8388607T", 9223370937343148032},
+        {"9007199254740993", 9007199254740993}, /* 2^53 + 1: no double has it */
+        {"9223372036854775807", 9223372036854775807},
+        {"8388607.5T", 9223371487098961920},
+        {"00012K", 12288},
+        {"0.3K", 307}, /* 307.2 */
+        {"1.9", 1},    /* a part of a byte is cut off */
+        {"0.001K", 1}, /* 1.024 */
+        {"0.0", 0},    /* written as zero */
+        {"0.000T", 0},
+        {"1.0000000000000000000000000009M", 1048576},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 99;
@@ -53,10 +64,59 @@ static void test_bytes_refused(void **state)
 {
     (void)state;
     static const char *const cases[] = {
-        "",    " ",     "G",      "-1",   "+1",    " 1",     "1 ",       "1 G",
-        "1GG", "1X",    "1Gi",    "1GiX", "1GiBs", "0x10",   "0X1G",     "nan",
-        "inf", "infin", "1e",     "1E",   ".5",    "1..5",   "1,5G",     "1e400",
-        "1b",  "abc6G", "0x1p10", "6G;",  "1/2G",  "1E5T T", "8388608T", /* 2^63 */
+        "",
+        " ",
+        "G",
+        "-1",
+        "+1",
+        " 1",
+        "1 ",
+        "1 G",
+        "1GG",
+        "1X",
+        "1Gi",
+        "1GiX",
+        "1GiBs",
+        "0x10",
+        "0X1G",
+        "nan",
+        "inf",
+        "infin",
+        "1e",
+        "1E",
+        ".5",
+        "1..5",
+        "1,5G",
+        "1e400",
+        "1b",
+        "abc6G",
+        "0x1p10",
+        "6G;",
+        "1/2G",
+        "1E5T T",
+        "8388608T", /* 2^63 */
+        "1e3",
+        "1e-300",
+        "1.5e3M",
+        "0x1.8p3",
+        "-0",
+        "-6G",
+        "-nan",
+        "-inf",
+        "infinity",
+        "NAN",
+        "1.",
+        "1.G",
+        "1.5.2",
+        "0.4",
+        "0.4B",
+        "0.0009K",
+        "0.0000000001G",
+        "0.00000000000000000000000000000000001T",
+        "9223372036854775808",
+        "18446744073709551616",
+        "18446744073709551621",
+        "99999999999999999999999G",
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t bytes = 99;
@@ -78,6 +138,34 @@ static void test_bytes_message_says_what_to_write(void **state)
     struct ats_error err = {{0}};
     assert_false(ats_parse_bytes("lots", &bytes, &err));
     assert_non_null(strstr(err.text, "6G"));
+}
+
+/* A program may have set the user's language, in which 1,5 is a number and 1.5 is not. */
+static void test_bytes_in_every_locale(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "C.UTF-8", "C"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (setlocale(LC_NUMERIC, names[i]) == NULL) {
+            continue; /* not installed */
+        }
+        size_t bytes = 0;
+        assert_true(ats_parse_bytes("1.5G", &bytes, NULL));
+        assert_int_equal(bytes, 1610612736);
+        assert_false(ats_parse_bytes("1,5G", &bytes, NULL));
+    }
+    setlocale(LC_NUMERIC, "C");
+}
+
+static void test_less_than_a_byte_says_so(void **state)
+{
+    (void)state;
+    size_t bytes = 0;
+    struct ats_error err = {{0}};
+    assert_false(ats_parse_bytes("0.4", &bytes, &err));
+    assert_non_null(strstr(err.text, "less than a byte"));
+    assert_false(ats_parse_bytes("18446744073709551621", &bytes, &err)); /* 2^64 + 5 */
+    assert_non_null(strstr(err.text, "too large"));
 }
 
 static void test_u64(void **state)
@@ -132,7 +220,7 @@ static void test_numbers_survive_printing(void **state)
         snprintf(text, sizeof(text), i % 2 == 0 ? "%llu" : "0x%llx", (unsigned long long)number);
         assert_true(ats_parse_u64(text, UINT64_MAX, &back, NULL));
         assert_true(back == number);
-        const size_t bytes = (size_t)(number >> 12); /* exact in the reader's arithmetic */
+        const size_t bytes = (size_t)(number >> 1); /* below 2^63 */
         size_t bytes_back = 0;
         snprintf(text, sizeof(text), "%zu", bytes);
         assert_true(ats_parse_bytes(text, &bytes_back, NULL));
@@ -186,6 +274,8 @@ int main(void)
         cmocka_unit_test(test_bytes_accepted),
         cmocka_unit_test(test_bytes_refused),
         cmocka_unit_test(test_bytes_message_says_what_to_write),
+        cmocka_unit_test(test_bytes_in_every_locale),
+        cmocka_unit_test(test_less_than_a_byte_says_so),
         cmocka_unit_test(test_u64),
         cmocka_unit_test(test_numbers_survive_printing),
         cmocka_unit_test(test_format_bytes),
