@@ -29,6 +29,10 @@ static void fill_table(void)
     }
 }
 
+/* Copies of other types than integers are stored up to this size only: the first store to a page
+ * takes 2 to 15 us on a virtual machine, and nothing depends on their values. */
+static const size_t MAX_STORED_NUMBERS_BYTES = (size_t)64 << 10;
+
 static bool is_integer(enum ggml_type type)
 {
     return type == GGML_TYPE_I32 || type == GGML_TYPE_I64 || type == GGML_TYPE_I16;
@@ -36,7 +40,15 @@ static bool is_integer(enum ggml_type type)
 
 bool ats_emu_is_stored(const struct ggml_tensor *tensor, size_t size)
 {
-    return size <= ATS_EMU_MAX_STORED_BYTES || is_integer(tensor->type);
+    if (tensor->buffer != NULL && tensor->buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+        return false;
+    }
+    if (is_integer(tensor->type)) {
+        return true;
+    }
+    /* bytes without a type may be integers */
+    const bool may_be = tensor->type == GGML_TYPE_I8;
+    return size <= (may_be ? ATS_EMU_MAX_STORED_BYTES : MAX_STORED_NUMBERS_BYTES);
 }
 
 /* Replaces words of poison; `first` is where in the table to begin. */

@@ -64,13 +64,15 @@ static json_t *describe(const struct ats_emu_device *device, const struct ats_em
 
 static json_t *describe_clock(const struct ats_emu_counters *c)
 {
+    const struct ats_emu_clock_counters clock = ats_emu_clock_counters();
     const double ratio = ats_emu_lag_ratio(c);
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:b}", "wall_us",
-                     c->wall_us, "in_use_us", c->in_use_us, "wait_us", c->wait_us, "lag_us",
-                     c->lag_us, "cpu_us", c->cpu_us, "own_cpu_us", c->own_cpu_us, "waits",
-                     (json_int_t)c->waits, "synchronizations", (json_int_t)c->synchronizations,
-                     "lag_ratio", ratio, "max_lag_ratio", ATS_EMU_MAX_LAG, "ok",
-                     ratio <= ATS_EMU_MAX_LAG);
+    return json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}, s:f, s:f, s:I, s:I, s:f, s:f, s:b}",
+                     "wall_us", c->wall_us, "in_use_us", c->in_use_us, "wait_us", c->wait_us,
+                     "lag_us", c->lag_us, "lag_parts", "enter_us", clock.lag_enter_us, "wait_us",
+                     clock.lag_wait_us, "read_us", clock.lag_read_us, "cpu_us", c->cpu_us,
+                     "own_cpu_us", c->own_cpu_us, "waits", (json_int_t)c->waits, "synchronizations",
+                     (json_int_t)c->synchronizations, "lag_ratio", ratio, "max_lag_ratio",
+                     ATS_EMU_MAX_LAG, "ok", ratio <= ATS_EMU_MAX_LAG);
 }
 
 bool ats_emu_report_write(struct ats_emu_device *const *devices, size_t n, const char *path)
