@@ -63,6 +63,9 @@ static struct {
     struct ats_emu_clock_counters counters;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
 
+/* What entering commands took too long since the thread's last wait. */
+static _Thread_local double entered_late_us;
+
 static double clock_us(clockid_t id)
 {
     struct timespec time;
@@ -129,12 +132,7 @@ void ats_emu_clock_unlock(void)
 
 void ats_emu_clock_entered(double begin_us, double allowed_us)
 {
-    const double late_us = ats_emu_clock_us() - begin_us - allowed_us;
-    if (late_us > 0) {
-        pthread_mutex_lock(&state.lock);
-        state.counters.lag_enter_us += late_us;
-        pthread_mutex_unlock(&state.lock);
-    }
+    entered_late_us += fmax(ats_emu_clock_us() - begin_us - allowed_us, 0);
 }
 
 /* ---- reading ---- */
@@ -376,6 +374,8 @@ void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
     c->synchronizations++;
     c->waits += lasted;
     c->wait_us += end_us - called_us;
+    c->lag_enter_us += fmax(entered_late_us - fmax(due_us - called_us, 0), 0);
+    entered_late_us = 0;
     c->lag_wait_us += fmax(done_us - fmax(due_us, begin_us), 0);
     c->lag_read_us += end_us - done_us;
     pthread_mutex_unlock(&state.lock);
