@@ -91,17 +91,17 @@ static const struct {
     const char *part;
     const char *role;
 } roles[] = {
+    {"norm", "norms"},
     {"token_embd", "token embedding"},
-    {"output.weight", "output"},
     {"_exps.", "experts"},
     {"_shexp", "shared expert"},
     {"ffn_gate_inp", "router"},
     {"ssm_", "linear attention"},
     {"attn_qkv", "linear attention"},
     {"attn_gate", "linear attention"},
-    {"norm", "norms"},
     {"attn_", "attention"},
     {"ffn_", "feed-forward"},
+    {"output.weight", "output"},
     {"", "other"},
 };
 enum { N_ROLES = sizeof roles / sizeof roles[0] };
