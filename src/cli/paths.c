@@ -13,6 +13,9 @@
 #ifndef ATS_DEFAULT_LLAMA_BIN
 #define ATS_DEFAULT_LLAMA_BIN ""
 #endif
+#ifndef ATS_DEFAULT_MODELS
+#define ATS_DEFAULT_MODELS "models"
+#endif
 
 static const char *environment(const char *name)
 {
@@ -115,6 +118,28 @@ char *paths_helper(struct ats_error *err)
     free(beside);
     free(folder);
     return found;
+}
+
+char *paths_models(void)
+{
+    const char *given = environment("ATS_MODELS");
+    if (given != NULL) {
+        return cli_format("%s", given);
+    }
+    /* seen from bin/ats and from libexec/ats/ats-ggml */
+    static const char *const installed[] = {"../share/ats/models", "../../share/ats/models"};
+    char *folder = own_folder();
+    char *found = NULL;
+    for (size_t i = 0; i < 2 && found == NULL; i++) {
+        char *path = cli_format("%s/%s", folder, installed[i]);
+        found = readable(path);
+        free(path);
+    }
+    free(folder);
+    if (found != NULL) {
+        return found;
+    }
+    return cli_format("%s", ATS_DEFAULT_MODELS);
 }
 
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err)
