@@ -5,8 +5,8 @@
  * llama-bench would feed random tokens; an expert model's speed depends on which tokens come,
  * so every system gets the same ones here. Decoding is forced: the next token is the
  * stream's, whatever the model says. */
-#include "bench/counters.h"
-#include "bench/token_stream.h"
+#include "counters.h"
+#include "token_stream.h"
 
 #include "base/error.h"
 #include "base/parse.h"
@@ -171,9 +171,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp argp = {
-    option_table, parse_option, NULL,
+    option_table,
+    parse_option,
+    NULL,
     "Measures prefill and decode of one model on one device over a fixed token stream.",
-    NULL,         NULL,         NULL};
+    NULL,
+    NULL,
+    NULL};
 
 /* ---- loading ---- */
 
@@ -207,7 +211,8 @@ static void fill_overrides(const struct options *o, struct llama_model_tensor_bu
     ggml_backend_buffer_type_t cpu = find_buffer_type("CPU");
     for (int layer = 0; layer < o->n_cpu_moe; layer++) {
         char pattern[80];
-        snprintf(pattern, sizeof(pattern), "blk\\.%d\\.ffn_(up|down|gate|gate_up)_(ch|)exps", layer);
+        snprintf(pattern, sizeof(pattern), "blk\\.%d\\.ffn_(up|down|gate|gate_up)_(ch|)exps",
+                 layer);
         list[n++] = (struct llama_model_tensor_buft_override){strdup(pattern), cpu};
     }
     for (size_t i = 0; i < o->n_overrides; i++) {
@@ -297,7 +302,8 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Feeds tokens [from, to) of the stream in passes of at most a ubatch; ends the process on failure. */
+/* Feeds tokens [from, to) of the stream in passes of at most a ubatch; ends the process on failure.
+ */
 static void feed(struct run *run, uint64_t from, uint64_t to)
 {
     while (from < to) {
@@ -324,10 +330,10 @@ static void add_result(struct run *run, const char *phase, uint64_t n, uint64_t 
                        uint64_t repetition, double seconds, json_t *token_us)
 {
     json_t *counters = bench_counters_end(run->counters);
-    json_t *test = json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o}", "phase", phase, "tokens",
-                             (json_int_t)n, "depth", (json_int_t)depth, "repetition",
-                             (json_int_t)repetition, "seconds", seconds, "tokens_per_s",
-                             (double)n / seconds, "counters", counters);
+    json_t *test =
+        json_pack("{s:s, s:I, s:I, s:I, s:f, s:f, s:o}", "phase", phase, "tokens", (json_int_t)n,
+                  "depth", (json_int_t)depth, "repetition", (json_int_t)repetition, "seconds",
+                  seconds, "tokens_per_s", (double)n / seconds, "counters", counters);
     if (token_us != NULL) {
         json_object_set_new(test, "token_us", token_us);
     }
@@ -382,6 +388,20 @@ static void measure(struct run *run)
     }
 }
 
+static int32_t *make_stream(const struct options *o, int32_t n_vocab)
+{
+    const struct token_stream stream = {.seed = o->seed,
+                                        .n_vocab = (uint32_t)n_vocab,
+                                        .n_topics = TOKEN_STREAM_TOPICS,
+                                        .mean_stay_tokens = TOKEN_STREAM_STAY_TOKENS};
+    int32_t *tokens = malloc(o->n_ctx * sizeof(*tokens));
+    if (tokens != NULL && !token_stream_fill(&stream, tokens, o->n_ctx)) {
+        free(tokens);
+        return NULL;
+    }
+    return tokens;
+}
+
 static void check_lengths(const struct options *o)
 {
     uint64_t most = o->n_decode > 0 ? o->depth + o->n_decode : 0;
@@ -420,10 +440,9 @@ int main(int argc, char **argv)
     struct run run = {.options = &o, .context = start(&o, model), .tests = json_array()};
     const double loaded = now_s() - begin;
     run.counters = bench_counters_new();
-    run.tokens = bench_token_stream(o.seed, llama_vocab_n_tokens(llama_model_get_vocab(model)),
-                                    o.n_ctx);
+    run.tokens = make_stream(&o, llama_vocab_n_tokens(llama_model_get_vocab(model)));
     if (run.counters == NULL || run.tokens == NULL) {
-        fprintf(stderr, "drive: out of memory\n");
+        fprintf(stderr, "drive: out of memory, or a vocabulary too small for the token stream\n");
         return 1;
     }
     measure(&run);

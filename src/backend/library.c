@@ -1,5 +1,6 @@
 /* The library's entry points: what ggml looks up when it loads a backend. */
 #include "backend/device.h"
+#include "backend/stats.h"
 #include "backend/stream.h"
 #include "emu/emu.h"
 
@@ -50,6 +51,9 @@ static void *reg_get_proc_address(ggml_backend_reg_t reg, const char *name)
         memcpy(&address, &function, sizeof(address));
     } else if (strcmp(name, "ats_device_accelerator") == 0) {
         const char *(*const function)(ggml_backend_dev_t) = device_accelerator;
+        memcpy(&address, &function, sizeof(address));
+    } else if (strcmp(name, "ats_device_summary") == 0) {
+        char *(*const function)(ggml_backend_dev_t) = ats_stats_device;
         memcpy(&address, &function, sizeof(address));
     }
     return address;

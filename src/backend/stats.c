@@ -61,6 +61,14 @@ static json_t *describe_device(struct ats_device *device)
         number(&c->copied_to_host_bytes), "promoted_bytes", number(&c->promoted_bytes));
 }
 
+char *ats_stats_device(ggml_backend_dev_t dev)
+{
+    json_t *summary = describe_device(ats_device_of(dev));
+    char *text = summary == NULL ? NULL : json_dumps(summary, JSON_COMPACT);
+    json_decref(summary);
+    return text;
+}
+
 void ats_stats_write(const struct ats_config *config)
 {
     if (config->stats == NULL) {

@@ -1,0 +1,138 @@
+#include "counters.h"
+
+/* the program links to ggml itself: no redirection of its functions */
+#define ATS_GGML_BIND_IMPLEMENTATION
+#include "emu/emu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEVICES = 16 };
+
+typedef bool (*emu_counters_t)(ggml_backend_dev_t, struct ats_emu_counters *);
+typedef char *(*ats_summary_t)(ggml_backend_dev_t);
+
+struct source {
+    ggml_backend_dev_t device;
+    emu_counters_t read;    /* of an emulated device */
+    ats_summary_t describe; /* of an ATS device: JSON, to be freed */
+    struct ats_emu_counters before;
+    json_t *summary;
+};
+
+struct bench_counters {
+    struct source sources[MAX_DEVICES];
+    size_t n;
+};
+
+static void find(ggml_backend_dev_t device, const char *name, void *function)
+{
+    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), name);
+    memcpy(function, &address, sizeof(address));
+}
+
+struct bench_counters *bench_counters_new(void)
+{
+    struct bench_counters *counters = calloc(1, sizeof(*counters));
+    for (size_t i = 0; counters != NULL && i < ggml_backend_dev_count() && i < MAX_DEVICES; i++) {
+        struct source *source = &counters->sources[counters->n];
+        source->device = ggml_backend_dev_get(i);
+        find(source->device, "ats_emu_counters", &source->read);
+        find(source->device, "ats_device_summary", &source->describe);
+        counters->n += source->read != NULL || source->describe != NULL;
+    }
+    return counters;
+}
+
+static json_t *summary_of(const struct source *source)
+{
+    char *text = source->describe == NULL ? NULL : source->describe(source->device);
+    json_t *summary = text == NULL ? NULL : json_loads(text, 0, NULL);
+    free(text);
+    return summary;
+}
+
+static void read_emulated(const struct source *source, struct ats_emu_counters *counters)
+{
+    *counters = (struct ats_emu_counters){.version = ATS_EMU_COUNTERS_VERSION};
+    if (source->read == NULL || !source->read(source->device, counters)) {
+        counters->version = 0; /* not a timed device */
+    }
+}
+
+void bench_counters_begin(struct bench_counters *counters)
+{
+    for (size_t i = 0; i < counters->n; i++) {
+        struct source *source = &counters->sources[i];
+        json_decref(source->summary);
+        source->summary = summary_of(source);
+        read_emulated(source, &source->before);
+    }
+}
+
+static json_t *emulated_since(const struct source *source)
+{
+    const struct ats_emu_counters *b = &source->before;
+    struct ats_emu_counters a;
+    read_emulated(source, &a);
+    if (a.version == 0 || b->version == 0) {
+        return NULL;
+    }
+    return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+                     "s:f, s:I, s:I}",
+                     "graphs", (json_int_t)(a.graphs - b->graphs), "launches",
+                     (json_int_t)(a.launches - b->launches), "copies_h2d",
+                     (json_int_t)(a.copies_h2d - b->copies_h2d), "copies_d2h",
+                     (json_int_t)(a.copies_d2h - b->copies_d2h), "bytes_h2d",
+                     a.bytes_h2d - b->bytes_h2d, "bytes_d2h", a.bytes_d2h - b->bytes_d2h,
+                     "compute_us", a.compute_us - b->compute_us, "copy_h2d_us",
+                     a.copy_h2d_us - b->copy_h2d_us, "copy_d2h_us", a.copy_d2h_us - b->copy_d2h_us,
+                     "scale", a.scale, "wall_us", a.wall_us - b->wall_us, "in_use_us",
+                     a.in_use_us - b->in_use_us, "wait_us", a.wait_us - b->wait_us, "lag_us",
+                     a.lag_us - b->lag_us, "cpu_us", a.cpu_us - b->cpu_us, "own_cpu_us",
+                     a.own_cpu_us - b->own_cpu_us, "waits", (json_int_t)(a.waits - b->waits),
+                     "synchronizations", (json_int_t)(a.synchronizations - b->synchronizations));
+}
+
+/* Integers that are counters, less what they were; figures of a state as they are. */
+static json_t *summary_since(const struct source *source)
+{
+    static const char *const counted[] = {"graphs",
+                                          "splits",
+                                          "plans_built",
+                                          "synchronizations",
+                                          "copied_to_accel_bytes",
+                                          "copied_to_host_bytes",
+                                          "promoted_bytes"};
+    json_t *summary = summary_of(source);
+    for (size_t i = 0; summary != NULL && i < sizeof(counted) / sizeof(counted[0]); i++) {
+        const json_t *now = json_object_get(summary, counted[i]);
+        const json_t *then = json_object_get(source->summary, counted[i]);
+        if (now != NULL && then != NULL) {
+            json_object_set_new(summary, counted[i],
+                                json_integer(json_integer_value(now) - json_integer_value(then)));
+        }
+    }
+    return summary;
+}
+
+json_t *bench_counters_end(struct bench_counters *counters)
+{
+    json_t *all = json_object();
+    for (size_t i = 0; i < counters->n; i++) {
+        const struct source *source = &counters->sources[i];
+        json_t *one = source->describe != NULL ? summary_since(source) : emulated_since(source);
+        if (one != NULL) {
+            json_object_set_new(all, ggml_backend_dev_name(source->device), one);
+        }
+    }
+    return all;
+}
+
+void bench_counters_free(struct bench_counters *counters)
+{
+    for (size_t i = 0; counters != NULL && i < counters->n; i++) {
+        json_decref(counters->sources[i].summary);
+    }
+    free(counters);
+}

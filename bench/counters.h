@@ -1,0 +1,20 @@
+/* What devices did during a phase: the emulated accelerator's and the ATS devices' own counters,
+ * before and after. Devices of other backends have none. One thread. */
+#ifndef ATS_BENCH_COUNTERS_H
+#define ATS_BENCH_COUNTERS_H
+
+#include <jansson.h>
+
+struct bench_counters;
+
+/* For all devices that ggml knows now. NULL: out of memory. */
+struct bench_counters *bench_counters_new(void);
+void bench_counters_free(struct bench_counters *counters);
+
+/* Remembers the counters. The devices must be idle. */
+void bench_counters_begin(struct bench_counters *counters);
+
+/* What was counted since: an object with one member per device that counts. Caller owns it. */
+json_t *bench_counters_end(struct bench_counters *counters);
+
+#endif
