@@ -35,6 +35,7 @@ enum {
     KEY_DECODE,
     KEY_REPEAT,
     KEY_SEED,
+    KEY_CHECK,
 };
 
 struct options {
@@ -48,6 +49,7 @@ struct options {
     size_t n_overrides;
     bool no_host;
     bool verbose;
+    bool check;
     uint64_t n_ctx;
     uint64_t n_ubatch;
     uint64_t n_threads;
@@ -76,6 +78,7 @@ static const struct argp_option option_table[] = {
     {"decode", KEY_DECODE, "N", 0, "Tokens to decode (default 0)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "How often to measure each (default 1)", 0},
     {"seed", KEY_SEED, "N", 0, "Of the token stream (default 1)", 0},
+    {"check", KEY_CHECK, NULL, 0, "Only load: does the model fit so?", 0},
     {"verbose", 'v', NULL, 0, "Show llama.cpp's log", 0},
     {0},
 };
@@ -156,6 +159,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SEED:
         o->seed = number(state, arg, UINT64_MAX);
+        return 0;
+    case KEY_CHECK:
+        o->check = true;
         return 0;
     case 'v':
         o->verbose = true;
@@ -408,6 +414,9 @@ static void check_lengths(const struct options *o)
     for (size_t i = 0; i < o->n_prompts; i++) {
         most = o->prompts[i] > most ? o->prompts[i] : most;
     }
+    if (o->check) {
+        return;
+    }
     if (most == 0 || o->n_ubatch == 0 || o->n_threads == 0) {
         fprintf(stderr, "drive: nothing to measure: give --prefill or --decode, and no zeros\n");
         exit(2);
@@ -445,7 +454,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "drive: out of memory, or a vocabulary too small for the token stream\n");
         return 1;
     }
-    measure(&run);
+    if (!o.check) {
+        measure(&run);
+    }
     json_t *result = json_pack("{s:s, s:s, s:f, s:o}", "model", o.model, "device", o.device,
                                "load_s", loaded, "tests", run.tests);
     json_dumpf(result, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));

@@ -1,0 +1,91 @@
+"""Runs bench/drive, one process per measurement, and keeps what it printed."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+TIMEOUT_S = 900
+# an emulation that was late by more than this did not measure what it says (docs/rigs.md)
+MOST_LAG = 0.05
+ATTEMPTS = 3
+
+
+class Failed(Exception):
+    """The driver ended with an error."""
+
+
+class Driver:
+    def __init__(self, program, libraries, backend, cache):
+        self.program = program
+        self.libraries = libraries
+        self.backend = backend
+        self.cache = cache
+        with open(backend, "rb") as f:
+            self.build = hashlib.sha256(f.read()).hexdigest()[:16]
+        os.makedirs(cache, exist_ok=True)
+
+    def command(self, machine, arguments):
+        return [self.program, "-m", machine.path, "--libraries", self.libraries,
+                "-c", str(machine.context), "--ubatch", str(machine.ubatch),
+                "-t", str(machine.threads)] + arguments
+
+    def _key(self, machine, arguments, environment, round_number):
+        stat = os.stat(machine.path)
+        what = [self.build, stat.st_size, stat.st_mtime_ns, machine.context, machine.ubatch,
+                machine.threads, arguments, sorted(environment.items()), round_number]
+        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
+
+    def fits(self, machine, arguments):
+        """Whether the model loads that way."""
+        try:
+            self._start(machine, arguments + ["--check"], machine.environment(self.backend))
+            return True
+        except Failed:
+            return False
+
+    def run(self, machine, arguments, extra_environment=None, round_number=0):
+        """The driver's result; from the cache if this very run was made before."""
+        environment = machine.environment(self.backend)
+        environment.update(extra_environment or {})
+        path = os.path.join(self.cache, self._key(machine, arguments, environment, round_number))
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                return json.load(f)
+        for attempt in range(ATTEMPTS):
+            result = self._start(machine, arguments, environment)
+            result["lag"] = lag(result)
+            if result["lag"] <= MOST_LAG:
+                break
+            print(f"\n  the emulation was {100 * result['lag']:.0f} % late: this machine is busy; "
+                  f"attempt {attempt + 1} of {ATTEMPTS} does not count", file=sys.stderr)
+            time.sleep(2)
+        temporary = path + ".part"
+        with open(temporary, "w", encoding="utf-8") as f:
+            json.dump(result, f)
+        os.replace(temporary, path)
+        return result
+
+    def _start(self, machine, arguments, environment):
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("ATS_", "GGML_"))}
+        env.update(environment)
+        command = self.command(machine, arguments)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S,
+                              check=False)
+        if done.returncode != 0:
+            raise Failed(f"{' '.join(command)}\n{done.stderr[-1500:]}")
+        return json.loads(done.stdout)
+
+
+def emulated(test):
+    """The counters of the emulated device, or an empty dictionary on a real one."""
+    return next((c for name, c in test["counters"].items() if name.startswith("EMU")), {})
+
+
+def lag(result):
+    """How late the emulation was over all phases, as a share of the time it was in use."""
+    late = sum(emulated(t).get("lag_us", 0) for t in result["tests"])
+    used = sum(emulated(t).get("in_use_us", 0) for t in result["tests"])
+    return late / used if used else 0

@@ -1,0 +1,207 @@
+"""From runs to cells, and from cells to tables and charts.
+
+A cell is one phase of one model: prefill of n tokens or decode at a depth. For each system it
+has the samples of all rounds; figures are medians over rounds, and the spread is half the
+distance between the quartiles (with two rounds: half their distance), in percent.
+"""
+
+import json
+import math
+import os
+import statistics
+
+import driver
+
+SERIES = [("layers", "llama.cpp by layers"), ("best", "llama.cpp at its best"),
+          ("placement", "ATS, placement"), ("async", "ATS, + asynchronous")]
+COLOURS = {"layers": "#b8b8b8", "best": "#6f7d8c", "placement": "#7fb2e5", "async": "#1f6fc0"}
+
+
+def spread(values):
+    if len(values) < 2:
+        return 0.0
+    if len(values) < 4:
+        return 50 * (max(values) - min(values)) / statistics.median(values)
+    low, _, high = statistics.quantiles(values, n=4)
+    return 50 * (high - low) / statistics.median(values)
+
+
+def phase_name(test):
+    return f"pp{test['tokens']}" if test["phase"] == "prefill" else \
+        f"tg{test['tokens']}@{test['depth']}"
+
+
+def figures(tests):
+    """What one system did in one cell, over its rounds."""
+    rates = [t["tokens_per_s"] for t in tests]
+    cell = {"tokens_per_s": statistics.median(rates), "spread_percent": spread(rates),
+            "samples": rates}
+    counted = [(t, driver.emulated(t)) for t in tests if driver.emulated(t)]
+    if counted:
+        def median(of):
+            return statistics.median(of(t, c) for t, c in counted)
+        cell["device_busy"] = median(lambda t, c: c["compute_us"] / (1e6 * t["seconds"]))
+        cell["link_busy"] = median(lambda t, c: (c["copy_h2d_us"] + c["copy_d2h_us"]) /
+                                   (1e6 * t["seconds"]))
+        cell["link_gbps"] = median(lambda t, c: (c["bytes_h2d"] + c["bytes_d2h"]) /
+                                   (1e9 * t["seconds"]))
+        passes = {"prefill": 1}
+        cell["synchronizations"] = median(lambda t, c: c["synchronizations"] /
+                                          passes.get(t["phase"], t["tokens"]))
+        cell["device_splits"] = median(lambda t, c: c["graphs"] /
+                                       passes.get(t["phase"], t["tokens"]))
+        cell["scale"] = counted[0][1]["scale"]
+    return cell
+
+
+def geometric_mean(values):
+    return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
+
+
+def cells_of(results):
+    """[{model, phase, systems: {name: figures}}] in order."""
+    cells = []
+    for model, entry in results["models"].items():
+        phases = {}
+        for system, runs in entry["systems"].items():
+            for run in runs:
+                for test in run["tests"]:
+                    phases.setdefault(phase_name(test), {}).setdefault(system, []).append(test)
+        for phase, by_system in phases.items():
+            systems = {s: figures(tests) for s, tests in by_system.items()}
+            rivals = [s for s in systems if s.startswith("stock")]
+            systems["layers"] = systems[entry["baseline"]]
+            best = max(rivals, key=lambda s: systems[s]["tokens_per_s"])
+            systems["best"] = dict(systems[best], way=entry["ways"][best])
+            cells.append({"model": model, "phase": phase,
+                          "systems": {s: systems[s] for s, _ in SERIES if s in systems}})
+    return cells
+
+
+def ats_of(cell):
+    """The highest level of ATS that was measured."""
+    return next((s for s, _ in reversed(SERIES) if s in cell["systems"] and
+                 s not in ("layers", "best")), None)
+
+
+def ratio(cell, system, rival):
+    return cell["systems"][system]["tokens_per_s"] / cell["systems"][rival]["tokens_per_s"]
+
+
+def table(cells, emulated):
+    """At most 80 columns."""
+    lines = [f"{'':<19}{'llama.cpp tokens/s':>19}{'ATS tokens/s':>19}{'ratio to':>14}"
+             f"{'+-%':>5}",
+             f"{'':<19}{'layers':>9}{'best':>10}{'placed':>9}{'async':>10}{'layers':>8}"
+             f"{'best':>6}{'':>5}"]
+    model = None
+    for cell in cells:
+        if cell["model"] != model:
+            model = cell["model"]
+            lines.append(model)
+        systems = cell["systems"]
+        numbers = [systems[s]["tokens_per_s"] if s in systems else None for s, _ in SERIES]
+        texts = [f"{n:.2f}" if n is not None and n < 100 else "-" if n is None else f"{n:.0f}"
+                 for n in numbers]
+        top = ats_of(cell)
+        ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]
+        most = max(f["spread_percent"] for f in systems.values())
+        lines.append(f"  {cell['phase']:<17}{texts[0]:>9}{texts[1]:>10}{texts[2]:>9}"
+                     f"{texts[3]:>10}{ratios[0]:>8}{ratios[1]:>6}{most:>5.1f}")
+    for kind, name in (("pp", "prefill"), ("tg", "decode")):
+        chosen = [c for c in cells if c["phase"].startswith(kind) and ats_of(c)]
+        if not chosen:
+            continue
+        means = [geometric_mean([ratio(c, ats_of(c), r) for c in chosen])
+                 for r in ("layers", "best")]
+        worst = min(chosen, key=lambda c: ratio(c, ats_of(c), "best"))
+        lines.append(f"{'geometric mean, ' + name:<57}{means[0]:>8.2f}{means[1]:>6.2f}")
+        lines.append(f"  worst: {worst['model']} {worst['phase']}, "
+                     f"{ratio(worst, ats_of(worst), 'best'):.2f} of llama.cpp at its best "
+                     f"({worst['systems']['best']['way']})")
+    if emulated:
+        lines.append("Emulated accelerator: ratios stand for the real machine's, tokens/s do not.")
+    return "\n".join(lines)
+
+
+def markdown(cells, results):
+    lines = ["| model | cell | llama.cpp by layers | at its best | ATS placement | ATS async | "
+             "to layers | to best | device busy | link busy | link GB/s | splits | syncs |",
+             "| --- | --- " + "| ---: " * 11 + "|"]
+    for cell in cells:
+        systems = cell["systems"]
+        top = ats_of(cell)
+        def text(system):
+            if system not in systems:
+                return "-"
+            return f"{systems[system]['tokens_per_s']:.2f} ± {systems[system]['spread_percent']:.1f} %"
+        best = f"{text('best')} ({systems['best']['way']})"
+        shown = systems[top or "best"]
+        extras = [f"{shown[k]:.2f}" if k in shown else "-" for k in
+                  ("device_busy", "link_busy", "link_gbps")]
+        extras += [f"{shown[k]:.0f}" if k in shown else "-" for k in
+                   ("device_splits", "synchronizations")]
+        ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]
+        lines.append(f"| {cell['model']} | {cell['phase']} | {text('layers')} | {best} | "
+                     f"{text('placement')} | {text('async')} | " + " | ".join(ratios + extras) +
+                     " |")
+    lines.append("")
+    lines.append(f"Emulated: {results['machine']}. Splits and synchronisations are the device's: "
+                 "per pass over the whole prompt in prefill, per token in decode.")
+    return "\n".join(lines) + "\n"
+
+
+def chart(cells, title):
+    """An SVG of bars: per cell one group, each bar relative to llama.cpp at its best."""
+    bar, gap, height, left, top = 9, 14, 220, 46, 46
+    group = bar * len(SERIES) + gap
+    width = left + group * len(cells) + 20
+    most = max(1.2, max(ratio(c, s, "best") for c in cells for s in c["systems"]))
+    scale = height / most
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 190}" '
+           'font-family="sans-serif" font-size="11">',
+           '<rect width="100%" height="100%" fill="white"/>',
+           f'<text x="{left}" y="18" font-size="13">{title}</text>']
+    for i, (system, name) in enumerate(SERIES):
+        x = left + i * 150
+        out.append(f'<rect x="{x}" y="27" width="10" height="10" fill="{COLOURS[system]}"/>'
+                   f'<text x="{x + 14}" y="36">{name}</text>')
+    step = 0.5 if most <= 4 else 1.0
+    for k in range(int(most / step) + 1):
+        y = top + height - k * step * scale
+        out.append(f'<line x1="{left}" x2="{width - 10}" y1="{y:.1f}" y2="{y:.1f}" '
+                   'stroke="#e4e4e4"/>'
+                   f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{k * step:g}</text>')
+    for i, cell in enumerate(cells):
+        x = left + i * group + gap / 2
+        for k, (system, _) in enumerate(SERIES):
+            if system in cell["systems"]:
+                h = ratio(cell, system, "best") * scale
+                out.append(f'<rect x="{x + k * bar:.1f}" y="{top + height - h:.1f}" '
+                           f'width="{bar - 1}" height="{h:.1f}" fill="{COLOURS[system]}"/>')
+        middle = x + bar * len(SERIES) / 2
+        out.append(f'<text transform="translate({middle:.1f},{top + height + 8}) rotate(60)">'
+                   f'{cell["model"]} {cell["phase"]}</text>')
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def write(results, folder):
+    """results.json, results.md and one chart per kind of cell; returns the terminal's table."""
+    cells = cells_of(results)
+    os.makedirs(folder, exist_ok=True)
+    files = {"results.json": json.dumps({"machine": results["machine"], "cells": cells,
+                                         "emulated": results["emulated"]}, indent=1) + "\n",
+             "results.md": markdown(cells, results)}
+    for kind, name in (("pp", "prefill"), ("tg", "decode")):
+        chosen = [c for c in cells if c["phase"].startswith(kind)]
+        if chosen:
+            label = "emulated, " if results["emulated"] else ""
+            files[f"{name}.svg"] = chart(chosen, f"{name.capitalize()}, {label}relative to "
+                                         "llama.cpp at its best")
+    for name, text in files.items():
+        path = os.path.join(folder, name)
+        with open(path + ".part", "w", encoding="utf-8") as f:
+            f.write(text)
+        os.replace(path + ".part", path)
+    return table(cells, results["emulated"])
