@@ -119,7 +119,7 @@ int main(void)
     }
     ggml_backend_t backend = ggml_backend_dev_init(dev, NULL);
     struct linked_graph g;
-    const size_t most_tensors = 64 * N_LAYERS;
+    const size_t most_tensors = (size_t)64 * N_LAYERS;
     if (backend == NULL || !linked_graph_begin(&g, most_tensors)) {
         fprintf(stderr, "no memory\n");
         return 1;

@@ -94,8 +94,7 @@ static bool read_lines(FILE *in, const char *path, struct ats_placement_table *t
     size_t line_size = 0;
     size_t number = 0;
     bool ok = true;
-    ssize_t length = 0;
-    while (ok && (length = getline(&line, &line_size, in)) >= 0) {
+    while (ok && getline(&line, &line_size, in) >= 0) {
         number++;
         line[strcspn(line, "\r\n")] = '\0';
         if (number == 1) {

@@ -29,7 +29,7 @@ generate() {
     last=("$@")
     local model=$1
     shift
-    try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" OMP_WAIT_POLICY=passive \
+    try_llama env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" OMP_WAIT_POLICY=passive \
         GGML_BACKEND_PATH="$library" ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" "$@" \
         timeout 120 "$ATS_LLAMA_BIN/llama-completion" -m "$model" \
         ${device:+--device "$device"} -no-cnv -p "Once upon a time" -n 4 --temp 0 -c 256 --no-warmup
@@ -153,7 +153,7 @@ for _ in 1 2 3 4 5 6 7 8; do
     cp "$work/model.gguf" "$work/damaged.gguf"
     # the first 2000 bytes and the part before the weights describe the model
     for _ in 1 2 3; do
-        printf "\\x$(printf %02x $((RANDOM % 256)))" |
+        printf %b "\\x$(printf %02x $((RANDOM % 256)))" |
             dd of="$work/damaged.gguf" bs=1 seek=$((RANDOM % 2000)) conv=notrunc status=none
     done
     generate "$work/damaged.gguf" # may be accepted, where the damage has no meaning

@@ -39,6 +39,17 @@ try() {
     err=$(<"$work/err")
 }
 
+# try_llama COMMAND...: the same for a program of llama.cpp that generates text. Its logger writes
+# both streams on a thread of its own, and loses what is queued when the program exits, now and then
+# on a busy machine, with the plain CPU too. A run that succeeded without its last lines is repeated.
+try_llama() {
+    local attempt
+    for attempt in 1 2 3 4 5; do
+        try "$@"
+        [ "$rc" -eq 0 ] && ! grep -q 'total time' "$work/err" || break
+    done
+}
+
 expect_rc() {
     [ "$rc" -eq "$1" ] || problem "$command_text" "exit code $rc, expected $1" "stderr: $err"
 }

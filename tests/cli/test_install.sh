@@ -61,7 +61,7 @@ expect_rc 0
 try env ATS_LLAMA_BIN="$llama_bin" "$installed" synth --arch llama --layers 1 \
     --vocab "$work/m.gguf" --out "$work/n.gguf"
 expect_rc 0
-try timeout 120 "$installed" run --llama-bin "$llama_bin" --emulate emu-small -m "$work/m.gguf" \
+try_llama timeout 120 "$installed" run --llama-bin "$llama_bin" --emulate emu-small -m "$work/m.gguf" \
     -p Hello -n 4 -c 256 -ub 32 -no-cnv
 expect_rc 0
 expect_in out Hello

@@ -18,7 +18,7 @@ try "$ats" synth --arch llama "${small[@]}" --vocab "$vocab" --seed 6 --out "$wo
 
 # Every architecture that generates text, stock, on the CPU; every type.
 generate() { # FILE WORD...
-    try timeout 120 "$ATS_LLAMA_BIN/llama-completion" --device none -m "$1" -no-cnv -p 'Hello there' \
+    try_llama timeout 120 "$ATS_LLAMA_BIN/llama-completion" --device none -m "$1" -no-cnv -p 'Hello there' \
         -n 8 -c 256 -t 2 --temp 0 "${@:2}"
     expect_rc 0
     [ "${#out}" -gt 16 ] || problem "$command_text" "generated nothing:" "$out"

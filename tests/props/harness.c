@@ -279,6 +279,7 @@ size_t draw_weighted(struct ats_rng *rng, const unsigned *first, size_t stride, 
     for (size_t i = 0; i < n; i++) {
         total += weight_at(first, stride, i);
     }
+    CHECK(total > 0, "nothing to draw from");
     uint64_t ticket = ats_rng_below(rng, total);
     size_t drawn = 0;
     while (ticket >= weight_at(first, stride, drawn)) {
