@@ -147,9 +147,12 @@ static void report_at_exit(void)
     }
     const double ratio = ats_emu_lag_ratio(&c);
     const bool ok = ratio <= ATS_EMU_MAX_LAG;
-    fprintf(stderr, "ats: emulated clock: devices in use %.1f ms, late by %.2f ms (%.1f %%)%s\n",
-            c.in_use_us * 1e-3, c.lag_us * 1e-3, ratio * 100,
-            ok ? "" : ": INVALID, the limit is 5 %: this machine is too busy or too slow");
+    if (c.in_use_us > 0) {
+        fprintf(stderr,
+                "ats: emulated clock: devices in use %.1f ms, late by %.2f ms (%.1f %%)%s\n",
+                c.in_use_us * 1e-3, c.lag_us * 1e-3, ratio * 100,
+                ok ? "" : ": INVALID, the limit is 5 %: this machine is too busy or too slow");
+    }
     const char *path = getenv("ATS_EMU_REPORT");
     if (path != NULL && path[0] != '\0' &&
         !ats_emu_report_write(exit_devices, n_exit_devices, path)) {
