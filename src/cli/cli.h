@@ -21,6 +21,7 @@ int cli_serve(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_devices(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_rig(int argc, char **argv);
 
 /* The same, in the program ats-ggml (helper.h). */
 int cli_probe(int argc, char **argv);

@@ -17,8 +17,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},         {"serve", cli_serve, false},  {"bench", cli_bench, false},
-    {"devices", cli_devices, false}, {"synth", helper_run, false}, {"report", cli_report, true},
+    {"run", cli_run, false},         {"serve", cli_serve, false}, {"bench", cli_bench, false},
+    {"devices", cli_devices, false}, {"rig", cli_rig, false},     {"synth", helper_run, false},
+    {"report", cli_report, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -51,6 +52,7 @@ static const struct argp argp = {
     "  serve    the same for llama-server\n"
     "  bench    the same for llama-bench\n"
     "  devices  show CPU, accelerators and ATS devices\n"
+    "  rig      show a machine to be emulated, and how fast it is here\n"
     "  synth    write a small model with random weights, for tests\n"
     "\n"
     "Options:"
@@ -64,6 +66,7 @@ static const struct argp argp = {
     "\n"
     "Environment, read by the backend library in any llama.cpp program:\n"
     "  ATS_EMULATE    add an emulated accelerator: a profile's name or file\n"
+    "                 or a rig's, see `ats rig`\n"
     "  ATS_PROFILES   folder with the profiles that names refer to\n"
     "  ATS_ACCEL      accelerators to use, comma-separated: CUDA0, EMU0 (all)\n"
     "  ATS_VRAM       budget per accelerator: 6G (what is free, less a margin)\n"

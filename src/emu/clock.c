@@ -1,5 +1,7 @@
 #include "emu/clock.h"
 
+#include "emu/cpu_time.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,8 +12,8 @@
  * 2 us of system calls. */
 static const double LOOK_US = 30;
 
-/* An interval shorter than this says nothing about how busy the CPU is. */
-static const double MIN_SAMPLE_US = 20;
+/* How often the CPU's share is estimated at most: asking takes about 1 us per thread. */
+static const double MIN_SAMPLE_US = 25;
 
 /* A sleep overshoots by 80 us, at times by 150, and by up to 1000 when the machine is busy
  * (measured on a virtual machine), so only long waits sleep, and up to a margin before the
@@ -47,6 +49,7 @@ static struct {
 
     double cpu_gbps;
     double cpu_threads;
+    struct ats_emu_cpu_time cpu_time;
     double sampled_us; /* when the CPU's share was last estimated */
     double sampled_cpu_us;
     double sampled_own_us;
@@ -96,7 +99,7 @@ static void sample_cpu(double now_us)
     if (interval < MIN_SAMPLE_US) {
         return;
     }
-    const double cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    const double cpu_us = ats_emu_cpu_time_us(&state.cpu_time, now_us);
     const double own_us = own_cpu_us();
     const double busy_us = (cpu_us - state.sampled_cpu_us) - (own_us - state.sampled_own_us);
     const double fraction = fmin(fmax(busy_us / (interval * state.cpu_threads), 0), 1);
@@ -404,7 +407,8 @@ static bool start_locked(const struct ats_device_rates *rates, struct ats_error 
     state.counters = (struct ats_emu_clock_counters){0};
     state.own_cpu_us = 0;
     state.sampled_us = now_us;
-    state.sampled_cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    state.cpu_time = (struct ats_emu_cpu_time){0};
+    state.sampled_cpu_us = ats_emu_cpu_time_us(&state.cpu_time, now_us);
     state.sampled_own_us = own_cpu_us();
     state.share_gbps = 0;
     return true;

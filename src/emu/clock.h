@@ -70,10 +70,10 @@ void ats_emu_clock_read_now(const struct ats_emu_rows *source);
 void ats_emu_clock_entered(double begin_us, double allowed_us);
 
 struct ats_emu_clock_counters {
-    double wall_us;   /* since the clock's start */
-    double in_use_us; /* in which a device had something to do, or the host waited for one */
-    double wait_us;   /* host waits, from call to return */
-    double lag_us;    /* see above: the sum of the next three */
+    double wall_us;      /* since the clock's start */
+    double in_use_us;    /* in which a device had something to do, or the host waited for one */
+    double wait_us;      /* host waits, from call to return */
+    double lag_us;       /* see above: the sum of the next three */
     double lag_enter_us; /* counted at the thread's next wait */
     double lag_wait_us;
     double lag_read_us;        /* reading what the reader had not read yet */
