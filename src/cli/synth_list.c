@@ -69,11 +69,12 @@ static bool list_all(struct ats_error *err)
 {
     size_t n = 0;
     char **names = synth_spec_names(&n, err);
-    bool ok = names != NULL;
-    if (ok) {
-        printf("%-18s %-9s %-6s %3s  %-9s %-9s %-8s %3s  %s\n", "model", "arch", "types", "lay",
-               "size", "per layer", "experts", "use", "then");
+    if (names == NULL) {
+        return false;
     }
+    printf("%-18s %-9s %-6s %3s  %-9s %-9s %-8s %3s  %s\n", "model", "arch", "types", "lay", "size",
+           "per layer", "experts", "use", "then");
+    bool ok = true;
     for (size_t i = 0; i < n; i++) {
         ok = ok && list_one(names[i], err);
         free(names[i]);
