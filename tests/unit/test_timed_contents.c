@@ -69,7 +69,7 @@ static void test_numbers_are_finite_and_repeatable(void **state)
             timed_graph_free(&g);
             ats_emu_device_destroy(device);
         }
-        const size_t bytes = N * (type == 0 ? 4 : 2);
+        const size_t bytes = (size_t)N * (type == 0 ? 4 : 2);
         assert_memory_equal(out[0][0], out[1][0], bytes); /* the same for the same reads */
         assert_memory_equal(out[0][1], out[1][1], bytes);
         assert_memory_not_equal(out[0][0], out[0][1], bytes); /* each read another */
@@ -116,7 +116,7 @@ static void test_weights_commit_no_memory(void **state)
     memset(data, 1, 50 << 20);
     const size_t before = resident_kib();
     ggml_backend_tensor_set(t, data, 0, 50 << 20);
-    assert_true(resident_kib() < before + 5 * 1024);
+    assert_true(resident_kib() < before + (size_t)5 * 1024);
     free(data);
     timed_graph_free(&g);
     ats_emu_device_destroy(device);
@@ -149,7 +149,7 @@ static struct moe make_moe(struct ats_emu_device *device, int layer)
 static void read_ids(ggml_backend_t backend, const struct moe *m, int32_t rows[TOKENS][EXPERTS])
 {
     assert_int_equal(ggml_backend_graph_compute(backend, m->g.graph), GGML_STATUS_SUCCESS);
-    ggml_backend_tensor_get(m->sorted, rows, 0, sizeof(int32_t) * TOKENS * EXPERTS);
+    ggml_backend_tensor_get(m->sorted, rows, 0, sizeof(int32_t) * EXPERTS * (size_t)TOKENS);
 }
 
 static void test_routing_is_valid_and_independent_of_devices(void **state)
