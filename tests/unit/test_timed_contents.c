@@ -338,7 +338,7 @@ static void test_host_memory_is_out_of_reach(void **state)
 
 /* ---- many threads ---- */
 
-enum { STRESS_THREADS = 4, STRESS_ROUNDS = 60, STRESS_BYTES = 3 << 20 };
+enum { STRESS_THREADS = 4, STRESS_ROUNDS = 25, STRESS_BYTES = 3 << 20 };
 
 /* Streams that copy from pinned memory and free it as soon as they may, events between them, and
  * buffers that come and go. Sanitizers see whether the reader keeps off what is freed. */
