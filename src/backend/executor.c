@@ -39,61 +39,84 @@ static void start_copy(struct ats_stream *stream, const struct ats_transfer *tra
 
 /* ---- what the graph expects to find ---- */
 
-/* Brings bytes that have one state to the sides that lack them. Returns their new state. */
-static ats_side_set bring(struct ats_stream *stream, const struct ats_external *external,
-                          size_t offset, size_t bytes, ats_side_set valid, bool *to_host)
-{
-    for (int s = 0; s < ATS_SIDES; s++) {
-        const enum ats_side side = (enum ats_side)s;
-        if ((external->needs & ATS_ON(side)) != 0 && (valid & ATS_ON(side)) == 0) {
-            start_copy(stream, &external->transfer, offset, bytes, side);
-            *to_host = *to_host || side == ATS_HOST;
-            valid |= ATS_ON(side);
-        }
-    }
-    return valid;
-}
-
-/* Part of a compute buffer: its bytes may be in several states, if a program wrote some of them
- * since the last graph. */
-static void bring_range(struct ats_stream *stream, const struct ats_external *external,
-                        bool *to_host)
+/* Calls `visit` for each stretch of an external's bytes that has one state: a record as a whole;
+ * part of a compute buffer in pieces, if a program wrote some of them since the last graph. */
+static void visit_stretches(const struct ats_external *external,
+                            void (*visit)(void *data, const struct ats_external *external,
+                                          size_t offset, size_t bytes, ats_side_set valid),
+                            void *data)
 {
     const struct ats_transfer *transfer = &external->transfer;
-    struct ats_range_map *map = &transfer->buffer->ranges;
+    if (transfer->record != NULL) {
+        visit(data, external, 0, transfer->bytes, transfer->record->valid);
+        return;
+    }
+    const struct ats_range_map *map = &transfer->buffer->ranges;
     const size_t end = transfer->begin + transfer->bytes;
     for (size_t at = transfer->begin; at < end;) {
         const size_t border = ats_range_map_border(map, at, end);
-        const ats_side_set valid = ats_range_map_at(map, at);
-        const ats_side_set now =
-            bring(stream, external, at - transfer->begin, border - at, valid, to_host);
-        if (now != valid) {
-            /* without memory for the entry the copy is made again next time */
-            (void)ats_range_map_set(map, at, border, now);
-        }
+        visit(data, external, at - transfer->begin, border - at, ats_range_map_at(map, at));
         at = border;
     }
 }
 
+struct bringing {
+    struct ats_stream *stream;
+    bool must_arrive; /* before anything runs: the CPU reads it, or it is not made anew */
+};
+
+/* Starts the copies of a stretch to the sides that lack it. */
+static void bring(void *data, const struct ats_external *external, size_t offset, size_t bytes,
+                  ats_side_set valid)
+{
+    struct bringing *b = data;
+    for (int s = 0; s < ATS_SIDES; s++) {
+        const enum ats_side side = (enum ats_side)s;
+        if ((external->needs & ATS_ON(side)) != 0 && (valid & ATS_ON(side)) == 0) {
+            start_copy(b->stream, &external->transfer, offset, bytes, side);
+            b->must_arrive =
+                b->must_arrive || side == ATS_HOST || external->transfer.record != NULL;
+        }
+    }
+}
+
+static void mark_brought(void *data, const struct ats_external *external, size_t offset,
+                         size_t bytes, ats_side_set valid)
+{
+    (void)data;
+    const struct ats_transfer *transfer = &external->transfer;
+    const ats_side_set now = valid | external->needs;
+    if (transfer->record != NULL) {
+        transfer->record->valid = now;
+    } else if (now != valid) {
+        const size_t begin = transfer->begin + offset;
+        /* without memory for the entry the copy is made again next time */
+        (void)ats_range_map_set(&transfer->buffer->ranges, begin, begin + bytes, now);
+    }
+}
+
+/* False: a copy failed, and nothing has a new state. State is not made anew by the next graph, so
+ * what did not arrive must not pass for valid. */
 static bool bring_externals(struct ats_stream *stream, const struct ats_graph_plan *plan,
                             struct ats_error *err)
 {
-    bool to_host = false;
+    struct bringing b = {.stream = stream};
     for (size_t i = 0; i < plan->n_externals; i++) {
-        const struct ats_external *external = &plan->externals[i];
-        struct ats_record *record = external->transfer.record;
-        if (record == NULL) {
-            bring_range(stream, external, &to_host);
-            continue;
-        }
-        if (record->valid == 0) {
+        const struct ats_record *record = plan->externals[i].transfer.record;
+        if (record != NULL && record->valid == 0) {
             return ats_fail(err, "tensor %s was lost with %s; make the context anew",
                             record->as_made.name, ggml_backend_dev_name(stream->device->accel));
         }
-        record->valid = bring(stream, external, 0, record->bytes, record->valid, &to_host);
+        visit_stretches(&plan->externals[i], bring, &b);
     }
-    if (to_host) {
+    if (b.must_arrive) {
         wait_for_accel(stream);
+        if (stream->reports_errors && !accel_ok(stream, err)) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < plan->n_externals; i++) {
+        visit_stretches(&plan->externals[i], mark_brought, NULL);
     }
     return true;
 }

@@ -324,11 +324,11 @@ static void read_due(void)
 
 static void spin_until(double us)
 {
-    double now_us = ats_emu_clock_us();
-    if (us - now_us > SLEEP_FROM_US) {
-        nap(us - now_us - SLEEP_MARGIN_US);
+    const double left_us = us - ats_emu_clock_us();
+    if (left_us > SLEEP_FROM_US) {
+        nap(left_us - SLEEP_MARGIN_US);
     }
-    while ((now_us = ats_emu_clock_us()) < us) {
+    while (ats_emu_clock_us() < us) {
         relax();
     }
 }

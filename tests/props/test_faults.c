@@ -325,6 +325,21 @@ static void test_copy(void **state)
             "copy:1+", "copy:4+");
 }
 
+/* Copies fail while weights and state move in for the first graph; state that had moved already
+ * must neither be lost nor pass for valid where it did not arrive. */
+static void test_copy_of_state(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"copy:2+", "copy:3+", "copy:4+", "copy:5+", "copy:7+"};
+    size_t failed = 0;
+    for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+        const struct scenario s = {
+            .kind = MODEL_DENSE, .stage = AT_LOAD, .mode = LLAMA_LOAD_MODE_MMAP, .spec = specs[i]};
+        failed += !scenario_run(specs[i], "ATS_PLACEMENT=random:1", run_scenario, &s);
+    }
+    assert_int_equal(failed, 0);
+}
+
 static void test_compute(void **state)
 {
     (void)state;
@@ -392,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_nothing_injected),
         cmocka_unit_test(test_allocation),
         cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_copy_of_state),
         cmocka_unit_test(test_compute),
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_demotion),
