@@ -508,11 +508,33 @@ double ats_timeline_moved(const struct ats_timeline *t, struct ats_ticket ticket
     if (s == NULL || s->completed >= ticket.sequence) {
         return INFINITY;
     }
-    if (s->completed + 1 < ticket.sequence) {
-        return 0;
+    if (s->completed + 1 < ticket.sequence || s->held == NO_ENGINE) {
+        return -1;
     }
     const struct command *c = first(s);
     return c->bytes - c->left_bytes;
+}
+
+struct ats_ticket ats_timeline_last(const struct ats_timeline *t, int device)
+{
+    for (size_t i = 0; i < t->n_streams; i++) {
+        const struct stream *s = t->streams[i];
+        if (s->id != 0 && s->device == device && first(s) != NULL) {
+            return (struct ats_ticket){s->id, s->submitted};
+        }
+    }
+    return (struct ats_ticket){0};
+}
+
+bool ats_timeline_copying(const struct ats_timeline *t)
+{
+    for (size_t i = 0; i < t->n_streams; i++) {
+        const struct stream *s = t->streams[i];
+        if (s->id != 0 && s->held != NO_ENGINE && first(s) != NULL && first(s)->kind == COPY) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool ats_timeline_busy(const struct ats_timeline *t, int device)

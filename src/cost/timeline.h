@@ -94,11 +94,18 @@ double ats_timeline_now(const struct ats_timeline *timeline);
 bool ats_timeline_done(const struct ats_timeline *timeline, struct ats_ticket ticket,
                        double *at_us);
 
-/* The bytes that the copy with this ticket has moved; infinity once it is over. */
+/* The bytes that the copy with this ticket has moved; negative before it begins, infinity once it
+ * is over. */
 double ats_timeline_moved(const struct ats_timeline *timeline, struct ats_ticket ticket);
 
 /* When the next command ends if the CPU takes `cpu_gbps`; infinity if none is under way. */
 double ats_timeline_next_us(const struct ats_timeline *timeline, double cpu_gbps);
+
+/* The last command of some stream of `device` that holds one; a zero ticket if none does. */
+struct ats_ticket ats_timeline_last(const struct ats_timeline *timeline, int device);
+
+/* Whether a copy is under way. */
+bool ats_timeline_copying(const struct ats_timeline *timeline);
 
 /* Whether any stream (of `device`, or of all if it is negative) holds a command. */
 bool ats_timeline_busy(const struct ats_timeline *timeline, int device);

@@ -1,6 +1,8 @@
 /* Backend instances: one stream each, behind ggml's backend interface. */
 #include "emu/backend.h"
 
+#include "emu/timed.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,13 +137,15 @@ static void backend_get_async(ggml_backend_t backend, const struct ggml_tensor *
     backend_get_2d_async(backend, tensor, data, offset, size, 1, 0, 0);
 }
 
+static bool is_exact(ggml_backend_t backend);
+
 /* The copy runs on the source's stream after what that holds; the
  * destination's stream waits for it. As in CUDA, and as ggml-backend.h has it,
  * it does not wait for earlier work of the destination's stream. */
 static bool backend_copy_async(ggml_backend_t backend_src, ggml_backend_t backend_dst,
                                const struct ggml_tensor *src, struct ggml_tensor *dst)
 {
-    if (!ats_emu_is_backend(backend_src) || !ats_emu_is_backend(backend_dst)) {
+    if (!is_exact(backend_src) || !is_exact(backend_dst)) {
         return false;
     }
     struct ats_emu_stream *from = stream_of(backend_src);
@@ -216,6 +220,9 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
 
 void ats_emu_set_n_threads(ggml_backend_t backend, int n_threads)
 {
+    if (!is_exact(backend)) {
+        return; /* timed: no thread computes */
+    }
     struct ats_emu_stream *stream = stream_of(backend);
     pthread_mutex_lock(&stream->settings_lock);
     stream->n_threads = n_threads;
@@ -224,6 +231,9 @@ void ats_emu_set_n_threads(ggml_backend_t backend, int n_threads)
 
 void ats_emu_set_abort_callback(ggml_backend_t backend, ggml_abort_callback callback, void *data)
 {
+    if (!is_exact(backend)) {
+        return;
+    }
     struct ats_emu_stream *stream = stream_of(backend);
     pthread_mutex_lock(&stream->settings_lock);
     stream->abort_callback = callback;
@@ -349,13 +359,21 @@ ggml_backend_t ats_emu_backend_new(struct ats_emu_device *device)
     return backend;
 }
 
-bool ats_emu_is_backend(ggml_backend_t backend)
+static bool is_exact(ggml_backend_t backend)
 {
     return backend != NULL && backend->iface.graph_compute == backend_compute;
 }
 
+bool ats_emu_is_backend(ggml_backend_t backend)
+{
+    return is_exact(backend) || ats_emu_is_timed_backend(backend);
+}
+
 bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size)
 {
+    if (!is_exact(backend)) {
+        return ats_emu_timed_take_error(backend, text, size);
+    }
     struct ats_emu_stream *stream = stream_of(backend);
     struct ats_emu_device *device = stream->device;
     if (atomic_load(&device->lost)) {

@@ -4,6 +4,7 @@
  * not ordered with any stream, as CUDA's are not with non-default streams. A
  * failure has nobody to be returned to, so it is latched in the device. */
 #include "emu/device.h"
+#include "emu/timed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,7 +186,9 @@ static ggml_backend_buffer_t device_buft_alloc(ggml_backend_buffer_type_t buft, 
                       device->memory.size, device->profile.max_buffer);
         return NULL;
     }
-    return ggml_backend_buffer_init(buft, device_buffer_interface, address, size);
+    return ggml_backend_buffer_init(
+        buft, device->timed != NULL ? ats_emu_timed_buffer_interface : device_buffer_interface,
+        address, size);
 }
 
 static size_t buft_alignment(ggml_backend_buffer_type_t buft)

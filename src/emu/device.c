@@ -2,6 +2,7 @@
 
 #include "base/parse.h"
 #include "emu/backend.h"
+#include "emu/timed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,10 @@ uint8_t *ats_emu_device_reach(struct ats_emu_device *device, const void *address
 
 void ats_emu_device_drain(struct ats_emu_device *device)
 {
+    if (device->timed != NULL) {
+        ats_emu_timed_drain(device);
+        return;
+    }
     pthread_mutex_lock(&device->streams_lock);
     for (struct ats_emu_stream *stream = device->streams; stream != NULL; stream = stream->next) {
         ats_emu_stream_synchronize(stream);
@@ -133,7 +138,8 @@ static void device_props(ggml_backend_dev_t dev, struct ggml_backend_dev_props *
 static ggml_backend_t device_init_backend(ggml_backend_dev_t dev, const char *params)
 {
     (void)params;
-    return ats_emu_backend_new(device_of(dev));
+    struct ats_emu_device *device = device_of(dev);
+    return device->timed != NULL ? ats_emu_timed_backend_new(device) : ats_emu_backend_new(device);
 }
 
 static ggml_backend_buffer_type_t device_buffer_type(ggml_backend_dev_t dev)
@@ -231,6 +237,15 @@ static void unlink_device(struct ats_emu_device *device)
     pthread_mutex_unlock(&all_lock);
 }
 
+static void free_fields(struct ats_emu_device *device)
+{
+    pthread_mutex_destroy(&device->streams_lock);
+    ats_emu_fault_destroy(&device->fault);
+    ats_emu_injector_destroy(&device->injector);
+    ats_emu_memory_destroy(&device->memory);
+    free(device);
+}
+
 struct ats_emu_device *ats_emu_device_create(const struct ats_emu_profile *profile, int index,
                                              struct ats_error *err)
 {
@@ -255,8 +270,17 @@ struct ats_emu_device *ats_emu_device_create(const struct ats_emu_profile *profi
     ats_emu_fault_init(&device->fault);
     pthread_mutex_init(&device->streams_lock, NULL);
     ats_emu_buffer_types_init(device);
+    if (profile->timed && !ats_emu_timed_init(device, err)) {
+        free_fields(device);
+        return NULL;
+    }
     device->dev = (struct ggml_backend_device){
         .iface = device_interface, .reg = ats_emu_registry(), .context = device};
+    if (device->timed != NULL) {
+        device->dev.iface.event_new = ats_emu_timed_event_new;
+        device->dev.iface.event_free = ats_emu_timed_event_free;
+        device->dev.iface.event_synchronize = ats_emu_timed_event_synchronize;
+    }
     link_device(device);
     return device;
 }
@@ -264,9 +288,8 @@ struct ats_emu_device *ats_emu_device_create(const struct ats_emu_profile *profi
 void ats_emu_device_destroy(struct ats_emu_device *device)
 {
     unlink_device(device);
-    pthread_mutex_destroy(&device->streams_lock);
-    ats_emu_fault_destroy(&device->fault);
-    ats_emu_injector_destroy(&device->injector);
-    ats_emu_memory_destroy(&device->memory);
-    free(device);
+    if (device->timed != NULL) {
+        ats_emu_timed_destroy(device);
+    }
+    free_fields(device);
 }

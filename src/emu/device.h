@@ -23,6 +23,7 @@
 #include <stdatomic.h>
 
 struct ats_emu_stream;
+struct ats_emu_timed;
 
 /* The first failure since it was last taken. `latched` may be read without the lock. */
 struct ats_emu_fault {
@@ -45,6 +46,9 @@ struct ats_emu_device {
     pthread_mutex_t streams_lock;
     struct ats_emu_stream *streams;
     unsigned n_streams_created;
+
+    struct ats_emu_timed *timed; /* timed.h; NULL in exact mode */
+    _Atomic uint64_t n_reads;    /* of contents that nobody computed (contents.h) */
 
     struct ggml_backend_device dev;
     struct ggml_backend_buffer_type buft;

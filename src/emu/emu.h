@@ -8,6 +8,9 @@
  * memory that is staged when it is enqueued; failures on request. What is not:
  * results are bit-identical to the CPU backend, whatever the schedule.
  *
+ * Mode "timed" of a profile, and every rig: commands take the time that the
+ * profile says instead, and results are not computed but safe (docs/rigs.md).
+ *
  * Registry "EMU" exports by ggml_backend_reg_get_proc_address:
  *   ggml_backend_set_n_threads(backend, n)         threads of later computes of this stream
  *   ggml_backend_set_abort_callback(backend, f, d) while one is set, graph_compute waits for
@@ -16,9 +19,13 @@
  *   ggml_backend_unregister_host_buffer(ptr)
  *   ats_backend_take_error                         see ats_emu_take_error
  *   ats_emu_inject                                 see below
+ *   ats_emu_counters                               see below
  *
  * Environment, over what the profiles say, for all devices: ATS_EMU_MEMORY
- * (6G), ATS_EMU_SEED, ATS_EMU_DELAY_US, ATS_EMU_FAIL (a failure spec).
+ * (6G), ATS_EMU_SEED, ATS_EMU_DELAY_US, ATS_EMU_FAIL (a failure spec). Timed
+ * mode: ATS_RIG_SCALE, ATS_RIG_TYPE (rig_scale.h), ATS_EMU_REPORT (a file for
+ * the counters at exit, report.h), ATS_EMU_STRICT=1 (a process whose emulation
+ * did not keep its clock ends with exit code 1).
  *
  * Failure spec: comma-separated "what:N" (the Nth fails) or "what:N+" (all
  * from the Nth on), N counted from 1 per device, from the moment the spec is
@@ -37,6 +44,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Creates one device for each profile in `spec` (comma-separated names or JSON
  * file paths: the value of ATS_EMULATE) and registers them with ggml. NULL or
@@ -54,6 +62,38 @@ bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *
  * error is latched, the stream skips its copies and graphs and graph_compute
  * returns GGML_STATUS_FAILED. */
 bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size);
+
+/* What a timed device has done since it was created. Take the counters before
+ * and after a phase and subtract; wait for the device first, or what is in
+ * flight is split between phases. Those marked (all) are of all timed devices
+ * together. Later versions append members and raise the version. */
+enum { ATS_EMU_COUNTERS_VERSION = 1 };
+
+struct ats_emu_counters {
+    uint32_t version; /* set by the caller: ATS_EMU_COUNTERS_VERSION */
+    uint32_t reserved;
+    uint64_t graphs;
+    uint64_t launches;   /* kernels, copy kernels among them */
+    uint64_t copies_h2d; /* over the link, by copy engine or copy kernel */
+    uint64_t copies_d2h;
+    double bytes_h2d;
+    double bytes_d2h;
+    double compute_us; /* in which the device computed */
+    double copy_h2d_us;
+    double copy_d2h_us;
+    double scale;              /* of the rig's rates to this host; 1 without a rig */
+    double wall_us;            /* (all) since the emulation began */
+    double in_use_us;          /* (all) in which a device had something to do */
+    double wait_us;            /* (all) in which the host waited for a device */
+    double lag_us;             /* (all) by which the emulation was late: clock.h */
+    double cpu_us;             /* (all) CPU time of the process */
+    double own_cpu_us;         /* (all) of this, the emulation's */
+    uint64_t waits;            /* (all) of the host, which had to last */
+    uint64_t synchronizations; /* (all) of the host, with those that did not have to */
+};
+
+/* False if `dev` is not a timed device or the version is not known. From any thread. */
+bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters);
 
 /* Whether `dev` or `backend` belongs to the emulator. */
 bool ats_emu_is_device(ggml_backend_dev_t dev);

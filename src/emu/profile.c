@@ -1,6 +1,9 @@
 #include "emu/profile.h"
 
 #include "base/parse.h"
+#include "cost/rig.h"
+#include "emu/device.h"
+#include "emu/rig_scale.h"
 
 #include <dlfcn.h>
 #include <jansson.h>
@@ -25,6 +28,8 @@ struct ats_emu_profile ats_emu_profile_default(void)
         .memory = (size_t)1 << 30,
         .max_buffer = SIZE_MAX,
         .alignment = 128,
+        .routing = ats_routing_model_default(),
+        .scale = 1,
     };
 }
 
@@ -116,11 +121,10 @@ static bool read_max_buffer(const struct reader *reader)
 static bool read_mode(const struct reader *reader)
 {
     const char *value = json_string_value(reader->value);
-    if (value != NULL && strcmp(value, "timed") == 0) {
-        return ats_fail(reader->err, "%s: \"mode\": \"timed\" is not available yet; use \"exact\"",
-                        reader->path);
-    }
-    return value != NULL && strcmp(value, "exact") == 0 ? true : fail_key(reader, "\"exact\"");
+    reader->profile->timed = value != NULL && strcmp(value, "timed") == 0;
+    return reader->profile->timed || (value != NULL && strcmp(value, "exact") == 0)
+               ? true
+               : fail_key(reader, "\"exact\" or \"timed\"");
 }
 
 static bool read_max_delay(const struct reader *reader)
@@ -196,6 +200,20 @@ static bool read_inject(const struct reader *reader)
     return true;
 }
 
+/* The figures of a rig, without a rig's scaling. */
+static bool read_rates(const struct reader *reader)
+{
+    char context[PATH_MAX + 16];
+    snprintf(context, sizeof(context), "%s: \"rates\"", reader->path);
+    struct ats_rig rig = {.routing = reader->profile->routing};
+    if (!ats_rig_read_rates(context, reader->value, &rig, reader->err)) {
+        return false;
+    }
+    reader->profile->rates = rig.rates;
+    reader->profile->routing = rig.routing;
+    return true;
+}
+
 static const struct {
     const char *key;
     bool (*read)(const struct reader *reader);
@@ -211,6 +229,7 @@ static const struct {
     {"alignment", read_alignment, false},
     {"max_buffer", read_max_buffer, false},
     {"inject", read_inject, false},
+    {"rates", read_rates, false},
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
 
@@ -241,6 +260,9 @@ static bool read_object(const char *path, json_t *object, struct ats_emu_profile
             return false;
         }
     }
+    if (profile->timed && json_object_get(object, "rates") == NULL) {
+        return ats_fail(err, "%s: \"rates\" is missing, which mode \"timed\" needs", path);
+    }
     const char *key;
     json_t *value;
     json_object_foreach(object, key, value)
@@ -256,6 +278,52 @@ static bool read_object(const char *path, json_t *object, struct ats_emu_profile
     return true;
 }
 
+/* Tells what the rig is scaled by, since all figures of a run depend on it. */
+static void log_scale(const struct ats_rig *rig, const struct ats_rig_scale *scale)
+{
+    if (scale->given) {
+        ats_log_info("rig '%s': all rates times %.3f (ATS_RIG_SCALE)\n", rig->name, scale->factor);
+        return;
+    }
+    ats_log_info("rig '%s': all rates times %.3f: this CPU reads %s weights at %.1f GB/s with %d "
+                 "thread(s)%s, the rig's at %.1f; CPU batch compute is %.2f of what it would be "
+                 "on the rig\n",
+                 rig->name, scale->factor, ats_family_name(scale->reference),
+                 scale->host.matvec_gbps[scale->reference], scale->host.threads,
+                 scale->host.cached ? " (measured before)" : "", rig->rates.cpu_gbps,
+                 scale->compute_ratio);
+}
+
+/* A device as the rig has it, at the speed that this host can stand in for. */
+static bool read_rig(const char *path, struct ats_emu_profile *profile, struct ats_error *err)
+{
+    struct ats_rig rig;
+    struct ats_rig_scale scale;
+    if (!ats_rig_read(path, &rig, err) || !ats_rig_scale(&rig, ats_emu_cpu_device(), &scale, err)) {
+        return false;
+    }
+    struct ats_emu_profile read = ats_emu_profile_default();
+    snprintf(read.name, sizeof(read.name), "%s", rig.name);
+    snprintf(read.rig, sizeof(read.rig), "%s", rig.name);
+    snprintf(read.description, sizeof(read.description), "emulated %s, rig %s", rig.device,
+             rig.name);
+    read.memory = rig.memory;
+    read.seed = 1;
+    read.timed = true;
+    read.rates = ats_rig_scaled_rates(&rig, &scale);
+    read.routing = rig.routing;
+    read.scale = scale.factor;
+    log_scale(&rig, &scale);
+    *profile = read;
+    return true;
+}
+
+static bool is_rig(const json_t *object)
+{
+    const char *format = json_string_value(json_object_get(object, "format"));
+    return format != NULL && strcmp(format, "ats-rig-1") == 0;
+}
+
 bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile, struct ats_error *err)
 {
     json_error_t json_error;
@@ -267,7 +335,8 @@ bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile, str
         return ats_fail(err, "%s: %s", path, json_error.text);
     }
     struct ats_emu_profile read = ats_emu_profile_default();
-    const bool ok = read_object(path, object, &read, err);
+    const bool ok =
+        is_rig(object) ? read_rig(path, &read, err) : read_object(path, object, &read, err);
     json_decref(object);
     if (ok) {
         *profile = read;
@@ -328,10 +397,13 @@ bool ats_emu_profile_find(const char *name, struct ats_emu_profile *profile, str
         try_directory(built_in, "", name, path, sizeof(path))) {
         return ats_emu_profile_read(path, profile, err);
     }
+    if (ats_rig_find(name, path, sizeof(path), NULL)) {
+        return ats_emu_profile_read(path, profile, err);
+    }
     return ats_fail(err,
                     "no device profile '%.60s': looked for %.60s.json in ATS_PROFILES=%.80s, "
-                    "%.80s/../share/ats/profiles, %.80s/../profiles%s%.80s; a path to a JSON file "
-                    "works too",
+                    "%.80s/../share/ats/profiles, %.80s/../profiles%s%.80s, and for a rig of that "
+                    "name; a path to a JSON file works too",
                     name, name, from_environment == NULL ? "(not set)" : from_environment, own, own,
                     built_in == NULL ? "" : ", ", built_in == NULL ? "" : built_in);
 }

@@ -4,6 +4,8 @@
 #define ATS_EMU_PROFILE_H
 
 #include "base/error.h"
+#include "cost/cost.h"
+#include "cost/routing.h"
 #include "emu/inject.h"
 
 #include <stddef.h>
@@ -18,19 +20,26 @@ struct ats_emu_profile {
     uint64_t seed;         /* of the random pauses */
     uint32_t max_delay_us; /* the longest pause before a command; 0: none */
     struct ats_emu_inject_rules inject;
+
+    bool timed;                       /* mode "timed"; what follows is for it alone */
+    struct ats_device_rates rates;    /* as emulated, after scaling */
+    struct ats_routing_model routing; /* of experts */
+    char rig[64];                     /* the rig that it is made from, or "" */
+    double scale;                     /* of the rig's rates to this host; 1 without a rig */
 };
 
 /* 1 GiB, exact, without pauses or failures. */
 struct ats_emu_profile ats_emu_profile_default(void);
 
 /* Reads one profile file. Anything unknown, mistyped or out of range is an
- * error that names file, key and what is allowed. */
+ * error that names file, key and what is allowed. A rig's file (cost/rig.h) gives a timed device
+ * scaled to this host, whose CPU is measured if that was not done before. */
 bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile, struct ats_error *err);
 
 /* Finds and reads a profile by name or path: `name` is a path if it holds a
  * slash or ends in ".json"; otherwise NAME.json is looked for in
  * $ATS_PROFILES, next to this library (../share/ats/profiles, ../profiles) and in the
- * directory set at compile time. */
+ * directory set at compile time, then a rig of that name. */
 bool ats_emu_profile_find(const char *name, struct ats_emu_profile *profile, struct ats_error *err);
 
 /* Applies ATS_EMU_MEMORY, ATS_EMU_SEED, ATS_EMU_DELAY_US and ATS_EMU_FAIL. */

@@ -1,6 +1,7 @@
 /* The registry "EMU": the devices that ats_emu_start made, and the functions
  * that programs look up by name. */
 #include "emu/backend.h"
+#include "emu/report.h"
 
 #include "base/parse.h"
 
@@ -57,6 +58,7 @@ static void *registry_function(ggml_backend_reg_t reg, const char *name)
         {"ggml_backend_unregister_host_buffer", (void (*)(void))unregister_host_buffer},
         {"ats_backend_take_error", (void (*)(void))ats_emu_take_error},
         {"ats_emu_inject", (void (*)(void))ats_emu_inject},
+        {"ats_emu_counters", (void (*)(void))ats_emu_counters},
     };
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strcmp(name, functions[i].name) == 0) {
@@ -156,10 +158,11 @@ static bool create_devices(const char *spec, struct ats_error *err)
     n_devices = count;
     for (size_t i = 0; i < count; i++) {
         char memory[32];
-        ats_log_info("%s: emulated device '%s', %s, seed %llu, pauses up to %u us\n",
-                     devices[i]->name, profiles[i].name,
+        ats_log_info("%s: emulated device '%s', %s, seed %llu, %s\n", devices[i]->name,
+                     profiles[i].name,
                      ats_format_bytes(devices[i]->memory.size, memory, sizeof(memory)),
-                     (unsigned long long)profiles[i].seed, profiles[i].max_delay_us);
+                     (unsigned long long)profiles[i].seed,
+                     profiles[i].timed ? "timed: results are not computed" : "exact");
     }
     return true;
 }
@@ -184,6 +187,7 @@ bool ats_emu_start(const char *spec, struct ats_error *err)
     }
     started_spec = spec_copy;
     stay_loaded();
+    ats_emu_report_at_exit(devices, n_devices);
     ggml_backend_register(ats_emu_registry());
     return true;
 }

@@ -1,0 +1,457 @@
+#include "emu/clock.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* How often a waiting thread looks: finer is better for the link's rate, each look costs about
+ * 2 us of system calls. */
+static const double LOOK_US = 30;
+
+/* An interval shorter than this says nothing about how busy the CPU is. */
+static const double MIN_SAMPLE_US = 20;
+
+/* A sleep overshoots by 80 us, at times by 150 (measured on a virtual machine), so only waits
+ * beyond the first figure sleep, and up to the second before the deadline. */
+static const double SLEEP_FROM_US = 3000;
+static const double SLEEP_MARGIN_US = 1000;
+static const double MAX_SLEEP_US = 50000;
+
+/* The reader looks this often at copies that do not proceed. */
+static const double READER_NAP_US = 60;
+static const double READER_LONG_NAP_US = 400;
+
+enum {
+    CHUNK_BYTES = 128 << 10, /* read without looking up; some 10 us */
+    AHEAD_BYTES = 1 << 20,   /* read before a copy under way is there, so as not to be behind it */
+    LINE_BYTES = 64,
+};
+
+struct job {
+    struct job *next;
+    struct ats_ticket copy;
+    struct ats_emu_rows source;
+    size_t read; /* bytes, of all rows in order */
+    bool reading;
+};
+
+/* Guarded by `lock`, but for what says otherwise. */
+static struct {
+    pthread_mutex_t lock;
+    unsigned users;
+    struct ats_timeline *timeline;
+    double start_us;
+
+    double cpu_gbps;
+    double cpu_threads;
+    double sampled_us; /* when the CPU's share was last estimated */
+    double sampled_cpu_us;
+    double sampled_own_us;
+    double share_gbps;
+    double own_cpu_us; /* of waits and reads that are over, without the reader thread */
+
+    pthread_t reader;
+    clockid_t reader_clock;
+    pthread_cond_t work;
+    struct job *jobs;
+    struct job **last_job;
+    bool stop;
+
+    struct ats_emu_clock_counters counters;
+} state = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+static double clock_us(clockid_t id)
+{
+    struct timespec time;
+    clock_gettime(id, &time);
+    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
+}
+
+double ats_emu_clock_us(void)
+{
+    return clock_us(CLOCK_MONOTONIC);
+}
+
+static double thread_us(void)
+{
+    return clock_us(CLOCK_THREAD_CPUTIME_ID);
+}
+
+static double own_cpu_us(void)
+{
+    return state.own_cpu_us + clock_us(state.reader_clock);
+}
+
+/* ---- looking ---- */
+
+static void sample_cpu(double now_us)
+{
+    const double interval = now_us - state.sampled_us;
+    if (interval < MIN_SAMPLE_US) {
+        return;
+    }
+    const double cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    const double own_us = own_cpu_us();
+    const double busy_us = (cpu_us - state.sampled_cpu_us) - (own_us - state.sampled_own_us);
+    const double fraction = fmin(fmax(busy_us / (interval * state.cpu_threads), 0), 1);
+    state.share_gbps = fraction * state.cpu_gbps;
+    state.sampled_us = now_us;
+    state.sampled_cpu_us = cpu_us;
+    state.sampled_own_us = own_us;
+}
+
+static void look(double now_us)
+{
+    sample_cpu(now_us);
+    ats_timeline_advance(state.timeline, now_us, state.share_gbps);
+}
+
+void ats_emu_clock_look(void)
+{
+    pthread_mutex_lock(&state.lock);
+    look(ats_emu_clock_us());
+    pthread_mutex_unlock(&state.lock);
+}
+
+struct ats_timeline *ats_emu_clock_lock(void)
+{
+    pthread_mutex_lock(&state.lock);
+    return state.timeline;
+}
+
+void ats_emu_clock_unlock(void)
+{
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ats_emu_clock_entered(double begin_us, double allowed_us)
+{
+    const double late_us = ats_emu_clock_us() - begin_us - allowed_us;
+    if (late_us > 0) {
+        pthread_mutex_lock(&state.lock);
+        state.counters.lag_us += late_us;
+        pthread_mutex_unlock(&state.lock);
+    }
+}
+
+/* ---- reading ---- */
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Loads one word of each cache line of source bytes [begin, end), counted over all rows. Without
+ * sanitizers: the program may write to memory whose copy it does not wait for. */
+__attribute__((no_sanitize("address", "thread"))) static void
+read_bytes(const struct ats_emu_rows *source, size_t begin, size_t end)
+{
+    uint8_t sum = 0;
+    for (size_t at = begin; at < end;) {
+        const size_t offset = at % source->size;
+        const size_t left = source->size - offset;
+        const size_t n = end - at < left ? end - at : left;
+        const volatile uint8_t *row = source->data + at / source->size * source->stride + offset;
+        for (size_t i = 0; i < n; i += LINE_BYTES) {
+            sum = (uint8_t)(sum + row[i]);
+        }
+        at += n;
+    }
+    __asm__ volatile("" : : "r"(sum));
+}
+
+static size_t total_bytes(const struct ats_emu_rows *rows)
+{
+    return rows->size * rows->n_rows;
+}
+
+void ats_emu_clock_read_now(const struct ats_emu_rows *source)
+{
+    const double begin_us = thread_us();
+    read_bytes(source, 0, total_bytes(source));
+    pthread_mutex_lock(&state.lock);
+    state.own_cpu_us += thread_us() - begin_us;
+    pthread_mutex_unlock(&state.lock);
+}
+
+void ats_emu_clock_read_along(struct ats_ticket copy, const struct ats_emu_rows *source)
+{
+    if (total_bytes(source) == 0) {
+        return;
+    }
+    struct job *job = calloc(1, sizeof(*job));
+    if (job == NULL) {
+        ats_emu_clock_read_now(source);
+        return;
+    }
+    job->copy = copy;
+    job->source = *source;
+    pthread_mutex_lock(&state.lock);
+    *state.last_job = job;
+    state.last_job = &job->next;
+    pthread_cond_signal(&state.work);
+    pthread_mutex_unlock(&state.lock);
+}
+
+/* How far a job may be read now. */
+static size_t readable(const struct job *job)
+{
+    const size_t total = total_bytes(&job->source);
+    const double moved = ats_timeline_moved(state.timeline, job->copy);
+    if (moved < 0) {
+        return 0; /* it has not begun */
+    }
+    return moved + AHEAD_BYTES < (double)total ? (size_t)moved + AHEAD_BYTES : total;
+}
+
+static void unlink_job(struct job *job)
+{
+    struct job **link = &state.jobs;
+    while (*link != job) {
+        link = &(*link)->next;
+    }
+    *link = job->next;
+    if (job->next == NULL) {
+        state.last_job = link;
+    }
+    free(job);
+}
+
+/* Reads a piece of a job that nobody else reads; the lock is open meanwhile.
+ * False if there is nothing to be read now. */
+static bool read_piece(struct job *job)
+{
+    const size_t begin = job->read;
+    size_t end = readable(job);
+    if (end <= begin) {
+        return false;
+    }
+    end = end - begin < CHUNK_BYTES ? end : begin + CHUNK_BYTES;
+    job->reading = true;
+    pthread_mutex_unlock(&state.lock);
+    read_bytes(&job->source, begin, end);
+    pthread_mutex_lock(&state.lock);
+    job->reading = false;
+    job->read = end;
+    if (end == total_bytes(&job->source)) {
+        unlink_job(job);
+    }
+    return true;
+}
+
+/* A job that can be read, or, with `due`, one whose copy is over. */
+static struct job *find_job(bool due, bool *others)
+{
+    *others = false;
+    for (struct job *job = state.jobs; job != NULL; job = job->next) {
+        if (due && !ats_timeline_done(state.timeline, job->copy, NULL)) {
+            continue;
+        }
+        if (job->reading) {
+            *others = true;
+        } else if (readable(job) > job->read) {
+            return job;
+        }
+    }
+    return NULL;
+}
+
+static void nap(double us)
+{
+    const struct timespec time = {.tv_sec = (time_t)(us / 1e6),
+                                  .tv_nsec = (long)(fmod(us, 1e6) * 1e3)};
+    nanosleep(&time, NULL);
+}
+
+static double reader_nap_us(void)
+{
+    const double next_us = ats_timeline_next_us(state.timeline, state.share_gbps);
+    const double left_us = next_us - ats_timeline_now(state.timeline);
+    return left_us > READER_LONG_NAP_US ? READER_LONG_NAP_US : READER_NAP_US;
+}
+
+/* While a copy proceeds the naps are short enough for AHEAD_BYTES to cover them up to some
+ * 7 GB/s; what is left at the end is read by whoever waits. */
+static void *reader_main(void *argument)
+{
+    (void)argument;
+    pthread_mutex_lock(&state.lock);
+    while (!state.stop) {
+        if (state.jobs == NULL) {
+            pthread_cond_wait(&state.work, &state.lock);
+            continue;
+        }
+        look(ats_emu_clock_us());
+        bool others;
+        struct job *job = find_job(false, &others);
+        if (job == NULL || !read_piece(job)) {
+            const double us = reader_nap_us();
+            pthread_mutex_unlock(&state.lock);
+            nap(us);
+            pthread_mutex_lock(&state.lock);
+        }
+    }
+    pthread_mutex_unlock(&state.lock);
+    return NULL;
+}
+
+/* Reads what is left of the sources of copies that are over. */
+static void read_due(void)
+{
+    bool others = true;
+    while (others) {
+        struct job *job = find_job(true, &others);
+        if (job != NULL) {
+            read_piece(job);
+            others = true;
+        } else if (others) {
+            pthread_mutex_unlock(&state.lock);
+            relax();
+            pthread_mutex_lock(&state.lock);
+        }
+    }
+}
+
+/* ---- waiting ---- */
+
+static void spin_until(double us)
+{
+    double now_us = ats_emu_clock_us();
+    if (us - now_us > SLEEP_FROM_US) {
+        nap(us - now_us - SLEEP_MARGIN_US);
+    }
+    while ((now_us = ats_emu_clock_us()) < us) {
+        relax();
+    }
+}
+
+/* Until the next event, or a moment while copies proceed, whose rates change with what the CPU
+ * does; helps the reader rather than spin. The lock is open meanwhile. */
+static void wait_a_little(double now_us)
+{
+    bool others;
+    struct job *job = find_job(false, &others);
+    if (job != NULL) {
+        read_piece(job);
+        return;
+    }
+    const double next_us = ats_timeline_next_us(state.timeline, state.share_gbps);
+    const bool copying = ats_timeline_copying(state.timeline);
+    pthread_mutex_unlock(&state.lock);
+    spin_until(fmin(next_us, now_us + (copying ? LOOK_US : MAX_SLEEP_US)));
+    pthread_mutex_lock(&state.lock);
+}
+
+void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
+{
+    const double called_us = ats_emu_clock_us();
+    double cpu_us = thread_us();
+    double due_us = begin_us;
+    bool lasted = false;
+    pthread_mutex_lock(&state.lock);
+    for (;;) {
+        const double now_cpu_us = thread_us();
+        state.own_cpu_us += now_cpu_us - cpu_us;
+        cpu_us = now_cpu_us;
+        const double now_us = ats_emu_clock_us();
+        look(now_us);
+        if (ats_timeline_done(state.timeline, ticket, &due_us)) {
+            break;
+        }
+        lasted = true;
+        wait_a_little(now_us);
+    }
+    read_due();
+    const double end_us = ats_emu_clock_us();
+    state.own_cpu_us += thread_us() - cpu_us;
+    struct ats_emu_clock_counters *c = &state.counters;
+    c->synchronizations++;
+    c->waits += lasted;
+    c->wait_us += end_us - called_us;
+    c->lag_us += end_us - fmax(due_us, begin_us);
+    pthread_mutex_unlock(&state.lock);
+}
+
+/* ---- life ---- */
+
+static bool start_locked(const struct ats_device_rates *rates, struct ats_error *err)
+{
+    const double now_us = ats_emu_clock_us();
+    state.timeline = ats_timeline_new(now_us, rates->dram_limit_gbps);
+    if (state.timeline == NULL) {
+        return ats_fail(err, "out of host memory for the emulation's clock");
+    }
+    state.start_us = now_us;
+    state.last_job = &state.jobs;
+    state.stop = false;
+    const int error = pthread_create(&state.reader, NULL, reader_main, NULL);
+    if (error != 0) {
+        ats_timeline_free(state.timeline);
+        state.timeline = NULL;
+        return ats_fail(err, "cannot start the emulation's reader thread: %s", strerror(error));
+    }
+    pthread_setname_np(state.reader, "emu-reader");
+    pthread_getcpuclockid(state.reader, &state.reader_clock);
+    state.counters = (struct ats_emu_clock_counters){0};
+    state.own_cpu_us = 0;
+    state.sampled_us = now_us;
+    state.sampled_cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    state.sampled_own_us = own_cpu_us();
+    state.share_gbps = 0;
+    return true;
+}
+
+bool ats_emu_clock_start(const struct ats_device_rates *rates, struct ats_error *err)
+{
+    pthread_mutex_lock(&state.lock);
+    const bool ok = state.users > 0 || start_locked(rates, err);
+    if (ok) {
+        state.users++;
+        state.cpu_gbps = rates->cpu_gbps;
+        state.cpu_threads = rates->cpu_threads;
+        ats_timeline_set_dram_limit(state.timeline, rates->dram_limit_gbps);
+    }
+    pthread_mutex_unlock(&state.lock);
+    return ok;
+}
+
+void ats_emu_clock_stop(void)
+{
+    pthread_mutex_lock(&state.lock);
+    const bool last = --state.users == 0;
+    if (last) {
+        state.stop = true;
+        pthread_cond_signal(&state.work);
+    }
+    pthread_mutex_unlock(&state.lock);
+    if (!last) {
+        return;
+    }
+    pthread_join(state.reader, NULL);
+    while (state.jobs != NULL) {
+        unlink_job(state.jobs);
+    }
+    ats_timeline_free(state.timeline);
+    state.timeline = NULL;
+}
+
+struct ats_emu_clock_counters ats_emu_clock_counters(void)
+{
+    pthread_mutex_lock(&state.lock);
+    const double now_us = ats_emu_clock_us();
+    look(now_us);
+    struct ats_emu_clock_counters counters = state.counters;
+    counters.wall_us = now_us - state.start_us;
+    counters.in_use_us = ats_timeline_busy_us(state.timeline) + counters.lag_us;
+    counters.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    counters.own_cpu_us = own_cpu_us();
+    pthread_mutex_unlock(&state.lock);
+    return counters;
+}
