@@ -12,6 +12,9 @@
 #ifndef ATS_DEFAULT_LLAMA_BIN
 #define ATS_DEFAULT_LLAMA_BIN ""
 #endif
+#ifndef ATS_DEFAULT_MODELS
+#define ATS_DEFAULT_MODELS "models"
+#endif
 
 static const char *environment(const char *name)
 {
@@ -92,6 +95,22 @@ char *paths_backend(struct ats_error *err)
     free(in_lib);
     free(folder);
     return found;
+}
+
+char *paths_models(void)
+{
+    const char *given = environment("ATS_MODELS");
+    if (given != NULL) {
+        return cli_format("%s", given);
+    }
+    char *folder = own_folder();
+    char *installed = cli_format("%s/../share/ats/models", folder);
+    free(folder);
+    if (access(installed, R_OK) == 0) {
+        return installed;
+    }
+    free(installed);
+    return cli_format("%s", ATS_DEFAULT_MODELS);
 }
 
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err)

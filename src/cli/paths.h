@@ -14,6 +14,10 @@ char *paths_llama_bin(const char *option, struct ats_error *err);
  * executable. Caller frees; absolute. NULL with an error if it is not there. */
 char *paths_backend(struct ats_error *err);
 
+/* The folder with descriptions of models (JSON): $ATS_MODELS, else ../share/ats/models seen from
+ * the `ats` executable, else that of the source tree. Caller frees; it need not exist. */
+char *paths_models(void);
+
 /* `name` in `llama_bin`, or `name` itself if it has a slash; must be an executable
  * file. Caller frees. */
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err);

@@ -23,11 +23,24 @@ enum {
     KEY_TYPE,
     KEY_LORA_FOR,
     KEY_RANK,
+    KEY_MODEL,
+    KEY_LIST,
+    KEY_SIZE,
+    KEY_META_ONLY,
+    KEY_VOCAB_SIZE,
+    KEY_TOPIC_SHARE,
 };
 
 /* The most that llama.cpp accepts (LLAMA_MAX_LAYERS, LLAMA_MAX_EXPERTS), and widths
  * that keep a tensor's size far from overflow. */
-enum { MAX_LAYERS = 512, MAX_EXPERTS = 512, MAX_WIDTH = 65536, MAX_RANK = 4096 };
+enum {
+    MAX_LAYERS = 512,
+    MAX_EXPERTS = 512,
+    MAX_WIDTH = 65536,
+    MAX_RANK = 4096,
+    MIN_VOCAB = 256,
+    MAX_VOCAB = 4 << 20,
+};
 
 struct options {
     const char *arch;
@@ -38,6 +51,12 @@ struct options {
     uint64_t seed;
     uint32_t rank;
     struct synth_shape shape;
+    const char *model; /* a name or a file: the following are for it */
+    size_t size_bytes; /* 0: not given */
+    uint32_t vocab_size;
+    double topic_share; /* negative: as described */
+    bool is_meta_only;
+    bool is_list;
 };
 
 static const struct argp_option option_table[] = {
@@ -57,6 +76,16 @@ static const struct argp_option option_table[] = {
     {"experts-used", KEY_EXPERTS_USED, "N", 0, "Experts that a token uses", 2},
     {"lora-for", KEY_LORA_FOR, "MODEL", 0, "Write a LoRA adapter for this model instead", 3},
     {"rank", KEY_RANK, "N", 0, "Rank of the adapter (default 8)", 3},
+    {"model", KEY_MODEL, "NAME", 0,
+     "Write a published model's shapes, with fewer layers (--layers) and random weights; a name "
+     "from --list, or a JSON file",
+     4},
+    {"list", KEY_LIST, NULL, 0, "Show the models that --model knows; with --model, its tensors", 4},
+    {"size", KEY_SIZE, "BYTES", 0, "As many layers as this size allows: 2G", 4},
+    {"meta-only", KEY_META_ONLY, NULL, 0, "All layers, metadata without weights: to plan with", 4},
+    {"vocab-size", KEY_VOCAB_SIZE, "N", 0, "Tokens, if not as many as the model has", 4},
+    {"topic-share", KEY_TOPIC_SHARE, "X", 0,
+     "0 to 0.99: the higher, the more often tokens use the experts of the one before", 4},
     CLI_HELP_OPTION,
     {0},
 };
@@ -103,6 +132,57 @@ static const char *arch_name(const struct argp_state *state, const char *text)
     cli_usage_error(state->argv[0], "unknown architecture '%s'", text);
 }
 
+static double fraction(const struct argp_state *state, const char *option, const char *text)
+{
+    char *end = NULL;
+    const double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= 0.0 && value <= 0.99)) {
+        cli_usage_error(state->argv[0], "--%s '%s' is no number from 0 to 0.99", option, text);
+    }
+    return value;
+}
+
+static size_t size_bytes(const struct argp_state *state, const char *text)
+{
+    struct ats_error err;
+    size_t bytes;
+    if (!ats_parse_bytes(text, &bytes, &err)) {
+        cli_usage_error(state->argv[0], "--size: %s", err.text);
+    }
+    if (bytes == 0) {
+        cli_usage_error(state->argv[0], "--size must be more than 0");
+    }
+    return bytes;
+}
+
+/* Options of `--model`. */
+static error_t parse_model(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_MODEL:
+        o->model = arg;
+        return 0;
+    case KEY_LIST:
+        o->is_list = true;
+        return 0;
+    case KEY_SIZE:
+        o->size_bytes = size_bytes(state, arg);
+        return 0;
+    case KEY_META_ONLY:
+        o->is_meta_only = true;
+        return 0;
+    case KEY_VOCAB_SIZE:
+        o->vocab_size = (uint32_t)number(state, "vocab-size", arg, MIN_VOCAB, MAX_VOCAB);
+        return 0;
+    case KEY_TOPIC_SHARE:
+        o->topic_share = fraction(state, "topic-share", arg);
+        return 0;
+    default:
+        return cli_parse_common(key, state);
+    }
+}
+
 static error_t parse_shape(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
@@ -129,7 +209,7 @@ static error_t parse_shape(int key, char *arg, struct argp_state *state)
         o->shape.experts_used = (uint32_t)number(state, "experts-used", arg, 1, MAX_EXPERTS);
         return 0;
     default:
-        return cli_parse_common(key, state);
+        return parse_model(key, arg, state);
     }
 }
 
@@ -168,12 +248,15 @@ static const struct argp argp = {
     parse_option,
     NULL,
     "Writes a small GGUF model with random weights and a real tokenizer, for tests and for a "
-    "first run. It loads in llama.cpp like any model; what it says makes no sense."
+    "first run; or, for benchmarks, one with the shapes and types of a published model, fewer "
+    "layers and no tokenizer. It loads in llama.cpp like any model; what it says makes no sense."
     "\v"
     "Examples:\n"
     "  ats synth --arch qwen3moe --out moe.gguf --vocab ggml-vocab-llama-spm.gguf\n"
     "  ats synth --arch llama --layers 12 --type q4_0 --seed 7 --out llama.gguf\n"
     "  ats synth --lora-for llama.gguf --out lora.gguf\n"
+    "  ats synth --model qwen3-30b-a3b --layers 8 --out qwen3moe.gguf\n"
+    "  ats synth --model gpt-oss-120b --meta-only --out plan.gguf\n"
     "\n"
     "What kind of model: llama is dense, qwen3moe a mixture of experts, mamba recurrent, "
     "qwen3next recurrent with attention and experts, lfm2 convolutions with attention, bert "
@@ -292,22 +375,123 @@ static void print_result(const struct options *o, const struct synth_model *mode
     }
 }
 
+/* How many layers the file gets; 0 with an error. */
+static uint32_t choose_layers(const struct options *o, const struct synth_spec *spec,
+                              uint32_t n_vocab, struct ats_error *err)
+{
+    const uint32_t period = synth_spec_period(spec);
+    const uint32_t layers = o->shape.layers;
+    if (o->is_meta_only) {
+        return spec->layers;
+    }
+    if (o->size_bytes > 0) {
+        return synth_layers_for(spec, n_vocab, o->size_bytes, err);
+    }
+    if (layers == 0) {
+        return spec->benchmark_layers;
+    }
+    if (layers > spec->layers || layers % period != 0) {
+        char multiple[48] = "";
+        if (period > 1) {
+            snprintf(multiple, sizeof multiple, ", in multiples of %u", period);
+        }
+        ats_fail(err, "--layers %u: %s has %u to %u layers%s", layers, spec->name, period,
+                 spec->layers, multiple);
+        return 0;
+    }
+    return layers;
+}
+
+static bool read_spec(struct synth_spec *spec, const struct options *o, struct ats_error *err)
+{
+    if (!synth_spec_read(spec, o->model, err)) {
+        return false;
+    }
+    if (o->topic_share >= 0.0) {
+        if (spec->topics == 0) {
+            return ats_fail(err, "--topic-share has no meaning for %s, which has no \"topics\"",
+                            spec->name);
+        }
+        spec->topic_share = o->topic_share;
+    }
+    return true;
+}
+
+static bool describe_published(struct synth_model *model, const struct options *o,
+                               struct ats_error *err)
+{
+    struct synth_spec spec;
+    if (!read_spec(&spec, o, err)) {
+        return false;
+    }
+    const uint32_t n_vocab = o->vocab_size > 0 ? o->vocab_size : spec.vocabulary;
+    const uint32_t layers = choose_layers(o, &spec, n_vocab, err);
+    model->is_meta_only = o->is_meta_only;
+    return layers > 0 && synth_describe_spec(model, &spec, layers, n_vocab, err);
+}
+
+static int list(const struct options *o, const char *who)
+{
+    struct ats_error err = {""};
+    struct synth_spec spec;
+    const bool has_spec = o->model != NULL;
+    const bool ok =
+        (!has_spec || read_spec(&spec, o, &err)) && synth_list(has_spec ? &spec : NULL, &err);
+    return ok ? CLI_OK : cli_error(who, &err);
+}
+
+/* Options that would be ignored are mistakes. */
+static void check_combination(const struct options *o, const char *who)
+{
+    const bool has_model_option =
+        o->size_bytes > 0 || o->is_meta_only || o->vocab_size > 0 || o->topic_share >= 0.0;
+    if ((o->arch != NULL) + (o->lora_for != NULL) + (o->model != NULL) != 1) {
+        cli_usage_error(who, "give one of --arch NAME, --model NAME and --lora-for MODEL");
+    }
+    if (o->model == NULL && has_model_option) {
+        cli_usage_error(who, "--size, --meta-only, --vocab-size and --topic-share are for --model");
+    }
+    if (o->model == NULL) {
+        return;
+    }
+    const struct synth_shape *s = &o->shape;
+    if (o->vocab != NULL || (int)o->type >= 0 || s->embd + s->ff + s->heads + s->kv_heads > 0 ||
+        s->experts + s->experts_used > 0) {
+        cli_usage_error(who, "--model decides vocabulary, type and widths; of the shape, only "
+                             "--layers and --vocab-size can be chosen");
+    }
+    if ((s->layers > 0) + (o->size_bytes > 0) + o->is_meta_only > 1) {
+        cli_usage_error(who, "give one of --layers, --size and --meta-only");
+    }
+}
+
+static bool describe(struct synth_model *model, struct options *o, struct ats_error *err)
+{
+    if (o->model != NULL) {
+        return describe_published(model, o, err);
+    }
+    if (o->lora_for != NULL) {
+        return synth_describe_lora(model, o->lora_for, o->rank, err);
+    }
+    o->type = (int)o->type >= 0 ? o->type : GGML_TYPE_Q8_0;
+    return describe_model(model, o, err);
+}
+
 int cli_synth(int argc, char **argv)
 {
-    struct options o = {.type = GGML_TYPE_Q8_0, .seed = 1, .rank = 8};
+    struct options o = {.type = (enum ggml_type) - 1, .seed = 1, .rank = 8, .topic_share = -1.0};
     cli_parse(&argp, argc, argv, &o);
+    ggml_log_set(ignore_log, NULL);
+    if (o.is_list) {
+        return list(&o, argv[0]);
+    }
     if (o.out == NULL || o.out[0] == '\0') {
         cli_usage_error(argv[0], "--out FILE is missing");
     }
-    if ((o.arch == NULL) == (o.lora_for == NULL)) {
-        cli_usage_error(argv[0], "give either --arch NAME or --lora-for MODEL");
-    }
-    ggml_log_set(ignore_log, NULL);
+    check_combination(&o, argv[0]);
     struct ats_error err = {""};
     struct synth_model model = {.meta = gguf_init_empty(), .seed = o.seed};
-    bool ok = (o.lora_for != NULL ? synth_describe_lora(&model, o.lora_for, o.rank, &err)
-                                  : describe_model(&model, &o, &err)) &&
-              synth_write(&model, o.out, &err);
+    bool ok = describe(&model, &o, &err) && synth_write(&model, o.out, &err);
     if (ok) {
         print_result(&o, &model);
     }

@@ -8,6 +8,8 @@
 #define ATS_CLI_SYNTH_H
 
 #include "base/error.h"
+#include "cli/synth_spec.h"
+#include "cli/synth_topics.h"
 
 #include <ggml.h>
 #include <gguf.h>
@@ -36,6 +38,7 @@ struct synth_tensor {
     float mean;
     float spread;
     bool mask_rows; /* rows that `row_mask` marks are written as zeros */
+    bool is_topics; /* token embeddings in topics; mean and spread are not used */
 };
 
 struct synth_model {
@@ -45,6 +48,9 @@ struct synth_model {
     size_t capacity;
     bool *row_mask; /* one per token: true = zero row; may be NULL */
     uint64_t seed;
+    bool in_blocks; /* quantised tensors are random blocks, not quantised floats */
+    struct synth_topics topics;
+    bool is_meta_only; /* the file ends where the tensors' data would begin */
 };
 
 /* Adds a tensor; ne1 and ne2 of 0 mean fewer dimensions. `type` falls back to F16
@@ -63,12 +69,28 @@ bool synth_describe(struct synth_model *model, const char *arch, const struct sy
 size_t synth_arch_count(void);
 const char *const *synth_arch_names(void);
 
+/* Fills metadata and tensors of the model that `spec` describes, with `layers` layers and a
+ * vocabulary of `n_vocab` tokens, without a tokenizer. */
+bool synth_describe_spec(struct synth_model *model, const struct synth_spec *spec, uint32_t layers,
+                         uint32_t n_vocab, struct ats_error *err);
+
+/* Bytes of all tensors as they lie in the file, padding included. */
+uint64_t synth_bytes(const struct synth_model *model);
+
+/* The most layers with which the file has at most `bytes`; 0 with an error if the least depth has
+ * more. */
+uint32_t synth_layers_for(const struct synth_spec *spec, uint32_t n_vocab, uint64_t bytes,
+                          struct ats_error *err);
+
+/* Prints a line per known model, or, with a spec, that model's bytes by role. */
+bool synth_list(const struct synth_spec *spec, struct ats_error *err);
+
 /* Fills a LoRA adapter of the given rank for the GGUF file `base`. */
 bool synth_describe_lora(struct synth_model *model, const char *base, uint32_t rank,
                          struct ats_error *err);
 
 /* Writes the model to a temporary file beside `path` and renames it: `path` is
- * either complete or untouched. */
+ * either complete or untouched. Shows progress if stderr is a terminal. */
 bool synth_write(const struct synth_model *model, const char *path, struct ats_error *err);
 
 void synth_free(struct synth_model *model);

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "cli/cli.h"
 #include "cli/synth.h"
+#include "cli/synth_blocks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,9 +66,9 @@ static void fill_row(float *row, const struct synth_tensor *t, struct ats_rng *r
     }
 }
 
-static bool write_tensor(FILE *file, const struct synth_model *model, const struct synth_tensor *t)
+static bool write_rows(FILE *file, const struct synth_model *model, const struct synth_tensor *t,
+                       struct ats_rng rng)
 {
-    struct ats_rng rng = {model->seed ^ hash_name(t->name)};
     const int64_t n_rows = t->ne[1] * t->ne[2];
     const size_t row_size = ggml_row_size(t->type, t->ne[0]);
     float *row = cli_alloc((size_t)t->ne[0] * sizeof *row);
@@ -86,7 +87,32 @@ static bool write_tensor(FILE *file, const struct synth_model *model, const stru
     return ok;
 }
 
+static bool write_tensor(FILE *file, const struct synth_model *model, const struct synth_tensor *t)
+{
+    struct ats_rng rng = {model->seed ^ hash_name(t->name)};
+    if (t->is_topics) {
+        return synth_topics_write(file, t->type, &model->topics, (size_t)t->ne[0], (size_t)t->ne[1],
+                                  &rng);
+    }
+    if (model->in_blocks && synth_blocks_known(t->type)) {
+        const size_t n = (size_t)(t->ne[0] / ggml_blck_size(t->type) * t->ne[1] * t->ne[2]);
+        return synth_blocks_write(file, t->type, n, t->spread, &rng);
+    }
+    return write_rows(file, model, t, rng);
+}
+
 static const size_t alignment = GGUF_DEFAULT_ALIGNMENT;
+
+/* A line that overwrites itself: how much has been written. */
+static void show_progress(uint64_t done, uint64_t total)
+{
+    static int shown = -1;
+    const int percent = total > 0 ? (int)(done * 100 / total) : 100;
+    if (percent != shown && isatty(STDERR_FILENO)) {
+        fprintf(stderr, percent < 100 ? "\rwriting %3d %%" : "\r             \r", percent);
+        shown = percent;
+    }
+}
 
 static bool write_zeros(FILE *file, size_t n)
 {
@@ -101,12 +127,28 @@ static bool write_all(FILE *file, const struct synth_model *model)
     gguf_get_meta_data(model->meta, meta);
     bool ok = fwrite(meta, 1, meta_size, file) == meta_size;
     free(meta);
-    for (size_t i = 0; i < model->n_tensors && ok; i++) {
-        size_t over = gguf_get_tensor_size(model->meta, (int64_t)i) % alignment;
-        ok = write_tensor(file, model, &model->tensors[i]) &&
-             write_zeros(file, over > 0 ? alignment - over : 0);
+    const uint64_t total = synth_bytes(model);
+    uint64_t done = 0;
+    for (size_t i = 0; i < model->n_tensors && ok && !model->is_meta_only; i++) {
+        size_t size = gguf_get_tensor_size(model->meta, (int64_t)i);
+        size_t padding = size % alignment > 0 ? alignment - size % alignment : 0;
+        ok = write_tensor(file, model, &model->tensors[i]) && write_zeros(file, padding);
+        done += size + padding;
+        show_progress(done, total);
     }
     return ok && fflush(file) == 0 && fsync(fileno(file)) == 0;
+}
+
+uint64_t synth_bytes(const struct synth_model *model)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < model->n_tensors; i++) {
+        const struct synth_tensor *t = &model->tensors[i];
+        const uint64_t size =
+            (uint64_t)ggml_row_size(t->type, t->ne[0]) * (uint64_t)(t->ne[1] * t->ne[2]);
+        bytes += (size + alignment - 1) / alignment * alignment;
+    }
+    return bytes;
 }
 
 /* gguf takes names, types and shapes from ggml tensors; they need no data. */
