@@ -18,8 +18,8 @@ struct command {
 
 static const struct command commands[] = {
     {"run", cli_run, false},         {"serve", cli_serve, false}, {"bench", cli_bench, false},
-    {"devices", cli_devices, false}, {"synth", cli_synth, false}, {"report", cli_report, true},
-    {"probe", cli_probe, true},
+    {"devices", cli_devices, false}, {"synth", cli_synth, false}, {"simulate", cli_simulate, false},
+    {"report", cli_report, true},    {"probe", cli_probe, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -53,6 +53,7 @@ static const struct argp argp = {
     "  bench    the same for llama-bench\n"
     "  devices  show CPU, accelerators and ATS devices\n"
     "  synth    write a small model with random weights, for tests\n"
+    "  simulate predict how fast a model runs on a machine\n"
     "\n"
     "Options:"
     "\v"

@@ -138,8 +138,8 @@ static void read_result(const struct ats_bound_item *items, size_t n,
         bound->gpu_share += items[i].gpu_us * on_gpu / bound->us;
     }
     bound->link_share = bound->moved_bytes / (limits->link_gbps * BYTES_PER_US) / bound->us;
-    bound->dram_share = (bound->cpu_bytes + bound->moved_bytes) /
-                        (limits->dram_gbps * BYTES_PER_US) / bound->us;
+    bound->dram_share =
+        (bound->cpu_bytes + bound->moved_bytes) / (limits->dram_gbps * BYTES_PER_US) / bound->us;
 }
 
 static bool is_sound(const struct ats_bound_item *items, size_t n,

@@ -144,8 +144,9 @@ static bool read_layers(struct reader *r)
         return false;
     }
     if (*n > ATS_MODEL_MAX_LAYERS || predicting > *n) {
-        return ats_fail(r->err, "%s: %u layers, of which %u predict further tokens: not a model "
-                                "that ATS handles",
+        return ats_fail(r->err,
+                        "%s: %u layers, of which %u predict further tokens: not a model "
+                        "that ATS handles",
                         r->path, *n, predicting);
     }
     *n -= predicting;
@@ -267,8 +268,8 @@ static bool part_name(const char *first, uint64_t i, uint64_t n, char *name, siz
     if (length < strlen(end) || strcmp(first + length - strlen(end), end) != 0) {
         return false;
     }
-    const int written = snprintf(name, size, "%.*s-%05u-of-%05u.gguf",
-                                 (int)(length - strlen(end)), first, (unsigned)i, (unsigned)n);
+    const int written = snprintf(name, size, "%.*s-%05u-of-%05u.gguf", (int)(length - strlen(end)),
+                                 first, (unsigned)i, (unsigned)n);
     return written > 0 && (size_t)written < size;
 }
 

@@ -17,9 +17,9 @@ static const uint32_t MAX_COUNT = 1u << 16;
 const char *ats_model_role_name(enum ats_model_role role)
 {
     static const char *const names[ATS_ROLES] = {
-        "embedding",    "norm",    "qkv",       "attention",   "attn_out", "router",   "experts_up",
-        "experts_down", "combine", "shared_up", "shared_down", "ffn_up",   "ffn_down", "other",
-        "output_norm",  "output"};
+        "embedding",  "norm",         "qkv",         "attention", "attn_out",    "router",
+        "experts_up", "experts_down", "combine",     "shared_up", "shared_down", "ffn_up",
+        "ffn_down",   "other",        "output_norm", "output"};
     return names[role];
 }
 
@@ -27,8 +27,9 @@ const char *ats_model_role_name(enum ats_model_role role)
 
 static bool check_number(const char *what, uint64_t value, uint64_t most, struct ats_error *err)
 {
-    return value <= most || ats_fail(err, "%s is %" PRIu64 ", more than any model has (%" PRIu64 ")",
-                                     what, value, most);
+    return value <= most ||
+           ats_fail(err, "%s is %" PRIu64 ", more than any model has (%" PRIu64 ")", what, value,
+                    most);
 }
 
 static bool check_params(const struct ats_model_params *p, struct ats_error *err)
@@ -375,8 +376,8 @@ struct ats_op_shape ats_model_shape(const struct ats_model *model,
                                  .m = (double)op->m,
                                  .k = (double)op->k,
                                  .batch = 1,
-                                 .io_bytes = (double)op->io_bytes_per_token * rows +
-                                             (double)op->io_bytes};
+                                 .io_bytes =
+                                     (double)op->io_bytes_per_token * rows + (double)op->io_bytes};
     const struct ats_model_tensor *t =
         op->tensor != ATS_NO_TENSOR ? &model->tensors[op->tensor] : NULL;
     if (t != NULL) {

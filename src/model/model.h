@@ -37,8 +37,8 @@ struct ats_model_tensor {
     char *name;            /* as in the file; owned by the model */
     const char *type_name; /* "q4_K"; static, of whoever described the tensor */
     enum ats_type_family family;
-    int32_t layer;    /* -1: of no layer */
-    uint64_t ne[4];   /* elements per dimension, the row first; 1 beyond the last */
+    int32_t layer;  /* -1: of no layer */
+    uint64_t ne[4]; /* elements per dimension, the row first; 1 beyond the last */
     uint64_t bytes;
     bool tied; /* second use of the embedding as output head: not in the file again */
 };
