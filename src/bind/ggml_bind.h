@@ -100,8 +100,7 @@ bool ats_ggml_bind(const void *caller, struct ats_error *err);
 #define ats_log_warn(...) ggml_log_internal(GGML_LOG_LEVEL_WARN, "ats: " __VA_ARGS__)
 #define ats_log_error(...) ggml_log_internal(GGML_LOG_LEVEL_ERROR, "ats: " __VA_ARGS__)
 
-/* A program that links against ggml and shares sources with the library calls it directly. */
-#if !defined(ATS_GGML_BIND_IMPLEMENTATION) && !defined(ATS_GGML_LINKED)
+#ifndef ATS_GGML_BIND_IMPLEMENTATION
 #define ggml_version(...) ats_ggml.fn_ggml_version(__VA_ARGS__)
 #define ggml_log_internal(...) ats_ggml.fn_ggml_log_internal(__VA_ARGS__)
 #define ggml_nbytes(...) ats_ggml.fn_ggml_nbytes(__VA_ARGS__)

@@ -24,6 +24,7 @@ int cli_probe(int argc, char **argv);
 int cli_synth(int argc, char **argv);
 int cli_simulate(int argc, char **argv);
 int cli_report(int argc, char **argv);
+int cli_rig(int argc, char **argv);
 
 /* Keys of options without a short form; above any character, so that argp does
  * not offer them as one. */

@@ -17,9 +17,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},         {"serve", cli_serve, false}, {"bench", cli_bench, false},
-    {"devices", cli_devices, false}, {"synth", cli_synth, false}, {"simulate", cli_simulate, false},
-    {"report", cli_report, true},    {"probe", cli_probe, true},
+    {"run", cli_run, false},           {"serve", cli_serve, false},  {"bench", cli_bench, false},
+    {"devices", cli_devices, false},   {"rig", cli_rig, false},      {"synth", cli_synth, false},
+    {"simulate", cli_simulate, false}, {"report", cli_report, true}, {"probe", cli_probe, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -52,6 +52,7 @@ static const struct argp argp = {
     "  serve    the same for llama-server\n"
     "  bench    the same for llama-bench\n"
     "  devices  show CPU, accelerators and ATS devices\n"
+    "  rig      show a machine to be emulated, and how fast it is here\n"
     "  synth    write a small model with random weights, for tests\n"
     "  simulate predict how fast a model runs on a machine\n"
     "\n"
@@ -65,6 +66,7 @@ static const struct argp argp = {
     "\n"
     "Environment, read by the backend library in any llama.cpp program:\n"
     "  ATS_EMULATE    add an emulated accelerator: a profile's name or file\n"
+    "                 or a rig's, see `ats rig`\n"
     "  ATS_PROFILES   folder with the profiles that names refer to\n"
     "  ATS_ACCEL      accelerators to use, comma-separated: CUDA0, EMU0 (all)\n"
     "  ATS_VRAM       budget per accelerator: 6G (what is free, less a margin)\n"

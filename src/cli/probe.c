@@ -84,6 +84,18 @@ static json_t *wrapped_accelerator(ggml_backend_reg_t registry, ggml_backend_dev
     return text != NULL ? json_string(text) : json_null();
 }
 
+/* What an emulated accelerator stands in for. */
+static json_t *emulation(ggml_backend_reg_t registry, ggml_backend_dev_t device)
+{
+    typedef char *(*describe_fn)(ggml_backend_dev_t device);
+    describe_fn describe_emulated =
+        (describe_fn)(uintptr_t)ggml_backend_reg_get_proc_address(registry, "ats_emu_describe");
+    char *text = describe_emulated != NULL ? describe_emulated(device) : NULL;
+    json_t *object = text != NULL ? json_loads(text, 0, NULL) : NULL;
+    free(text);
+    return object != NULL ? object : json_null();
+}
+
 static void sort_device(json_t *root, ggml_backend_dev_t device)
 {
     ggml_backend_reg_t registry = ggml_backend_dev_backend_reg(device);
@@ -100,6 +112,7 @@ static void sort_device(json_t *root, ggml_backend_dev_t device)
         json_object_set_new(root, "cpu", entry);
     } else if (type == GGML_BACKEND_DEVICE_TYPE_GPU || type == GGML_BACKEND_DEVICE_TYPE_IGPU) {
         json_object_set_new(entry, "emulated", json_boolean(strncmp(name, "EMU", 3) == 0));
+        json_object_set_new(entry, "emulation", emulation(registry, device));
         json_array_append_new(json_object_get(root, "accelerators"), entry);
     } else {
         json_decref(entry); /* BLAS and the like help the CPU; they hold no weights */

@@ -1,6 +1,7 @@
 #include "emu/clock.h"
 
-#include <errno.h>
+#include "emu/cpu_time.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,13 +12,14 @@
  * 2 us of system calls. */
 static const double LOOK_US = 30;
 
-/* An interval shorter than this says nothing about how busy the CPU is. */
-static const double MIN_SAMPLE_US = 20;
+/* How often the CPU's share is estimated at most: asking takes about 1 us per thread. */
+static const double MIN_SAMPLE_US = 25;
 
-/* A sleep overshoots by 80 us, at times by 150 (measured on a virtual machine), so only waits
- * beyond the first figure sleep, and up to the second before the deadline. */
-static const double SLEEP_FROM_US = 3000;
-static const double SLEEP_MARGIN_US = 1000;
+/* A sleep overshoots by 80 us, at times by 150, and by up to 1000 when the machine is busy
+ * (measured on a virtual machine), so only long waits sleep, and up to a margin before the
+ * deadline. */
+static const double SLEEP_FROM_US = 20000;
+static const double SLEEP_MARGIN_US = 5000;
 static const double MAX_SLEEP_US = 50000;
 
 /* The reader looks this often at copies that do not proceed. */
@@ -47,6 +49,7 @@ static struct {
 
     double cpu_gbps;
     double cpu_threads;
+    struct ats_emu_cpu_time cpu_time;
     double sampled_us; /* when the CPU's share was last estimated */
     double sampled_cpu_us;
     double sampled_own_us;
@@ -62,6 +65,9 @@ static struct {
 
     struct ats_emu_clock_counters counters;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
+
+/* What entering commands took too long since the thread's last wait. */
+static _Thread_local double entered_late_us;
 
 static double clock_us(clockid_t id)
 {
@@ -93,7 +99,7 @@ static void sample_cpu(double now_us)
     if (interval < MIN_SAMPLE_US) {
         return;
     }
-    const double cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    const double cpu_us = ats_emu_cpu_time_us(&state.cpu_time, now_us);
     const double own_us = own_cpu_us();
     const double busy_us = (cpu_us - state.sampled_cpu_us) - (own_us - state.sampled_own_us);
     const double fraction = fmin(fmax(busy_us / (interval * state.cpu_threads), 0), 1);
@@ -129,12 +135,7 @@ void ats_emu_clock_unlock(void)
 
 void ats_emu_clock_entered(double begin_us, double allowed_us)
 {
-    const double late_us = ats_emu_clock_us() - begin_us - allowed_us;
-    if (late_us > 0) {
-        pthread_mutex_lock(&state.lock);
-        state.counters.lag_us += late_us;
-        pthread_mutex_unlock(&state.lock);
-    }
+    entered_late_us += fmax(ats_emu_clock_us() - begin_us - allowed_us, 0);
 }
 
 /* ---- reading ---- */
@@ -368,6 +369,7 @@ void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
         lasted = true;
         wait_a_little(now_us);
     }
+    const double done_us = ats_emu_clock_us();
     read_due();
     const double end_us = ats_emu_clock_us();
     state.own_cpu_us += thread_us() - cpu_us;
@@ -375,7 +377,10 @@ void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
     c->synchronizations++;
     c->waits += lasted;
     c->wait_us += end_us - called_us;
-    c->lag_us += end_us - fmax(due_us, begin_us);
+    c->lag_enter_us += fmax(entered_late_us - fmax(due_us - called_us, 0), 0);
+    entered_late_us = 0;
+    c->lag_wait_us += fmax(done_us - fmax(due_us, begin_us), 0);
+    c->lag_read_us += end_us - done_us;
     pthread_mutex_unlock(&state.lock);
 }
 
@@ -402,7 +407,8 @@ static bool start_locked(const struct ats_device_rates *rates, struct ats_error 
     state.counters = (struct ats_emu_clock_counters){0};
     state.own_cpu_us = 0;
     state.sampled_us = now_us;
-    state.sampled_cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+    state.cpu_time = (struct ats_emu_cpu_time){0};
+    state.sampled_cpu_us = ats_emu_cpu_time_us(&state.cpu_time, now_us);
     state.sampled_own_us = own_cpu_us();
     state.share_gbps = 0;
     return true;
@@ -449,6 +455,7 @@ struct ats_emu_clock_counters ats_emu_clock_counters(void)
     look(now_us);
     struct ats_emu_clock_counters counters = state.counters;
     counters.wall_us = now_us - state.start_us;
+    counters.lag_us = counters.lag_enter_us + counters.lag_wait_us + counters.lag_read_us;
     counters.in_use_us = ats_timeline_busy_us(state.timeline) + counters.lag_us;
     counters.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID);
     counters.own_cpu_us = own_cpu_us();

@@ -16,7 +16,9 @@
  * thread are all the CPU time that the emulation uses.
  *
  * The clock checks itself. Lag is the time by which waits returned late, plus
- * what entering commands took beyond the launches that they stand for.
+ * what entering commands took beyond the launches that they stand for: not if
+ * the thread's next wait lasted longer than that, since commands begin at the
+ * time at which they are entered, and so the wait ended when it would have anyway.
  *
  * Thread-safe, by one lock. */
 #ifndef ATS_EMU_CLOCK_H
@@ -68,13 +70,16 @@ void ats_emu_clock_read_now(const struct ats_emu_rows *source);
 void ats_emu_clock_entered(double begin_us, double allowed_us);
 
 struct ats_emu_clock_counters {
-    double wall_us;    /* since the clock's start */
-    double in_use_us;  /* in which a device had something to do, or the host waited for one */
-    double wait_us;    /* host waits, from call to return */
-    double lag_us;     /* see above */
-    double cpu_us;     /* of the process */
-    double own_cpu_us; /* of these, the emulation's: waits and reader */
-    uint64_t waits;    /* that had to last */
+    double wall_us;      /* since the clock's start */
+    double in_use_us;    /* in which a device had something to do, or the host waited for one */
+    double wait_us;      /* host waits, from call to return */
+    double lag_us;       /* see above: the sum of the next three */
+    double lag_enter_us; /* counted at the thread's next wait */
+    double lag_wait_us;
+    double lag_read_us;        /* reading what the reader had not read yet */
+    double cpu_us;             /* of the process */
+    double own_cpu_us;         /* of these, the emulation's: waits and reader */
+    uint64_t waits;            /* that had to last */
     uint64_t synchronizations; /* all waits */
 };
 

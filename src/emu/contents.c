@@ -29,6 +29,10 @@ static void fill_table(void)
     }
 }
 
+/* Copies of other types than integers are stored up to this size only: the first store to a page
+ * takes 2 to 15 us on a virtual machine, and nothing depends on their values. */
+static const size_t MAX_STORED_NUMBERS_BYTES = (size_t)64 << 10;
+
 static bool is_integer(enum ggml_type type)
 {
     return type == GGML_TYPE_I32 || type == GGML_TYPE_I64 || type == GGML_TYPE_I16;
@@ -36,16 +40,42 @@ static bool is_integer(enum ggml_type type)
 
 bool ats_emu_is_stored(const struct ggml_tensor *tensor, size_t size)
 {
-    return size <= ATS_EMU_MAX_STORED_BYTES || is_integer(tensor->type);
+    if (tensor->buffer != NULL && tensor->buffer->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+        return false;
+    }
+    if (is_integer(tensor->type)) {
+        return true;
+    }
+    /* bytes without a type may be integers */
+    const bool may_be = tensor->type == GGML_TYPE_I8;
+    return size <= (may_be ? ATS_EMU_MAX_STORED_BYTES : MAX_STORED_NUMBERS_BYTES);
 }
 
-/* Replaces words of poison; `first` is where in the table to begin. */
-static void replace_poison(uint32_t *words, size_t n, size_t first, bool by_zero)
+/* What is handled at a time. */
+enum { PIECE_WORDS = 1024 };
+
+static uint32_t poison[PIECE_WORDS];
+
+static void fill_tables(void)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (words[i] == (uint32_t)POISON_WORD) {
-            words[i] = by_zero ? 0 : table[(first + i) % TABLE_WORDS];
+    fill_table();
+    memset(poison, ATS_EMU_POISON, sizeof(poison));
+}
+
+/* Words of poison become those of `numbers`, or 0. */
+static void replace_poison(uint8_t *bytes, size_t size, const uint32_t *numbers)
+{
+    for (size_t i = 0; i < size / sizeof(uint32_t); i++) {
+        uint32_t word;
+        memcpy(&word, bytes + i * sizeof(word), sizeof(word));
+        if (word == (uint32_t)POISON_WORD) {
+            word = numbers == NULL ? 0 : numbers[i];
+            memcpy(bytes + i * sizeof(word), &word, sizeof(word));
         }
+    }
+    /* a last half word of poison is NaN in 16 bits */
+    for (size_t at = size / sizeof(uint32_t) * sizeof(uint32_t); at < size; at++) {
+        bytes[at] = bytes[at] == ATS_EMU_POISON ? 0 : bytes[at];
     }
 }
 
@@ -53,21 +83,20 @@ void ats_emu_read_contents(struct ats_emu_device *device, const struct ggml_tens
                            const uint8_t *stored, uint8_t *out, size_t size)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, fill_table);
+    pthread_once(&once, fill_tables);
     const uint64_t reads = atomic_fetch_add(&device->n_reads, 1);
     struct ats_rng rng = {.state = device->profile.seed + reads * UINT64_C(0xD1342543DE82EF95)};
-    size_t first = (size_t)ats_rng_below(&rng, TABLE_WORDS);
-    uint32_t words[1024] = {0};
-    for (size_t at = 0; at < size; at += sizeof(words)) {
-        const size_t n = size - at < sizeof(words) ? size - at : sizeof(words);
-        memcpy(words, stored + at, n);
-        replace_poison(words, n / sizeof(words[0]), first, is_integer(tensor->type));
-        memcpy(out + at, words, n);
-        first += sizeof(words) / sizeof(words[0]);
-    }
-    /* a last half word of poison is NaN in 16 bits */
-    for (size_t at = size / sizeof(words[0]) * sizeof(words[0]); at < size; at++) {
-        out[at] = out[at] == ATS_EMU_POISON ? 0 : out[at];
+    const bool by_zero = is_integer(tensor->type);
+    for (size_t at = 0; at < size; at += sizeof(poison)) {
+        const size_t n = size - at < sizeof(poison) ? size - at : sizeof(poison);
+        const uint32_t *numbers = &table[ats_rng_below(&rng, TABLE_WORDS - PIECE_WORDS)];
+        const bool untouched = memcmp(stored + at, poison, n) == 0;
+        if (untouched && !by_zero) {
+            memcpy(out + at, numbers, n);
+            continue;
+        }
+        memmove(out + at, stored + at, n); /* `out` may be `stored` */
+        replace_poison(out + at, n, by_zero ? NULL : numbers);
     }
 }
 

@@ -3,7 +3,7 @@
  *
  * - Small copies to the device and integer results are stored in the device's
  *   shadow memory, in the order in which they are enqueued.
- * - Large copies store nothing, so weights commit no memory.
+ * - Large copies and weights store nothing, so they commit no memory.
  * - What was never stored reads as pseudo-random numbers: finite in every
  *   type, of scale about 1 in f32, the same for the same seed and number of
  *   reads before.
@@ -20,7 +20,7 @@
 #include "bind/ggml_bind.h"
 #include "emu/device.h"
 
-/* Copies up to this size are stored. */
+/* Copies up to this size may be stored. */
 static const size_t ATS_EMU_MAX_STORED_BYTES = (size_t)1 << 20;
 
 /* Whether copying `size` bytes into this tensor stores them. */

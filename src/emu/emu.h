@@ -20,6 +20,7 @@
  *   ats_backend_take_error                         see ats_emu_take_error
  *   ats_emu_inject                                 see below
  *   ats_emu_counters                               see below
+ *   ats_emu_describe                               see below
  *
  * Environment, over what the profiles say, for all devices: ATS_EMU_MEMORY
  * (6G), ATS_EMU_SEED, ATS_EMU_DELAY_US, ATS_EMU_FAIL (a failure spec). Timed
@@ -94,6 +95,11 @@ struct ats_emu_counters {
 
 /* False if `dev` is not a timed device or the version is not known. From any thread. */
 bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters);
+
+/* What a device emulates, as JSON: {"profile", "mode"}, for a rig also "rig" and "scale"
+ * (`ats rig --json` has the same). To be freed with free(); NULL if `dev` is not
+ * emulated or memory is out. */
+char *ats_emu_describe(ggml_backend_dev_t dev);
 
 /* Whether `dev` or `backend` belongs to the emulator. */
 bool ats_emu_is_device(ggml_backend_dev_t dev);

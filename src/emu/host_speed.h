@@ -6,7 +6,7 @@
  * second; the figures are kept in $XDG_CACHE_HOME/ats (~/.cache/ats) by CPU
  * model, threads and ggml version, so that repeated runs use the same ones.
  *
- * Compiled into the library and into the command `ats`. Not thread-safe. */
+ * ATS_RIG_MEASURE=1 measures anew. Not thread-safe. */
 #ifndef ATS_EMU_HOST_SPEED_H
 #define ATS_EMU_HOST_SPEED_H
 

@@ -29,7 +29,7 @@ struct ats_emu_profile ats_emu_profile_default(void)
         .max_buffer = SIZE_MAX,
         .alignment = 128,
         .routing = ats_routing_model_default(),
-        .scale = 1,
+        .scale = {.factor = 1},
     };
 }
 
@@ -312,7 +312,7 @@ static bool read_rig(const char *path, struct ats_emu_profile *profile, struct a
     read.timed = true;
     read.rates = ats_rig_scaled_rates(&rig, &scale);
     read.routing = rig.routing;
-    read.scale = scale.factor;
+    read.scale = scale;
     log_scale(&rig, &scale);
     *profile = read;
     return true;

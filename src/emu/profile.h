@@ -4,9 +4,8 @@
 #define ATS_EMU_PROFILE_H
 
 #include "base/error.h"
-#include "cost/cost.h"
-#include "cost/routing.h"
 #include "emu/inject.h"
+#include "emu/rig_scale.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,7 +24,7 @@ struct ats_emu_profile {
     struct ats_device_rates rates;    /* as emulated, after scaling */
     struct ats_routing_model routing; /* of experts */
     char rig[64];                     /* the rig that it is made from, or "" */
-    double scale;                     /* of the rig's rates to this host; 1 without a rig */
+    struct ats_rig_scale scale;       /* of the rig's rates to this host; factor 1 without a rig */
 };
 
 /* 1 GiB, exact, without pauses or failures. */

@@ -59,6 +59,7 @@ static void *registry_function(ggml_backend_reg_t reg, const char *name)
         {"ats_backend_take_error", (void (*)(void))ats_emu_take_error},
         {"ats_emu_inject", (void (*)(void))ats_emu_inject},
         {"ats_emu_counters", (void (*)(void))ats_emu_counters},
+        {"ats_emu_describe", (void (*)(void))ats_emu_describe},
     };
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strcmp(name, functions[i].name) == 0) {

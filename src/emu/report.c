@@ -33,7 +33,7 @@ bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters)
         .compute_us = totals.compute_us,
         .copy_h2d_us = totals.copy_us[ATS_TO_DEVICE],
         .copy_d2h_us = totals.copy_us[ATS_TO_HOST],
-        .scale = device->profile.scale,
+        .scale = device->profile.scale.factor,
         .wall_us = clock.wall_us,
         .in_use_us = clock.in_use_us,
         .wait_us = clock.wait_us,
@@ -44,6 +44,45 @@ bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters)
         .synchronizations = clock.synchronizations,
     };
     return true;
+}
+
+/* What the rig was scaled by; nothing of it for a device without a rig. */
+static json_t *describe_scale(const struct ats_rig_scale *scale)
+{
+    json_t *object =
+        json_pack("{s:f, s:b, s:s, s:i}", "factor", scale->factor, "given", scale->given, "type",
+                  ats_family_name(scale->reference), "threads", scale->host.threads);
+    if (scale->given) {
+        return object;
+    }
+    const struct ats_host_speed *host = &scale->host;
+    json_object_set_new(object, "compute_ratio", json_real(scale->compute_ratio));
+    json_object_set_new(object, "host",
+                        json_pack("{s:s, s:s, s:b, s:f, s:f, s:f, s:f}", "cpu", host->cpu, "ggml",
+                                  host->ggml, "measured_before", host->cached, "matvec_q4_gbps",
+                                  host->matvec_gbps[ATS_FAMILY_Q4], "matvec_f16_gbps",
+                                  host->matvec_gbps[ATS_FAMILY_F16], "matvec_mxfp4_gbps",
+                                  host->matvec_gbps[ATS_FAMILY_MXFP4], "matmul_gflops",
+                                  host->matmul_gflops));
+    return object;
+}
+
+char *ats_emu_describe(ggml_backend_dev_t dev)
+{
+    if (!ats_emu_is_device(dev)) {
+        return NULL;
+    }
+    const struct ats_emu_device *device = dev->context;
+    const struct ats_emu_profile *profile = &device->profile;
+    json_t *object = json_pack("{s:s, s:s}", "profile", profile->name, "mode",
+                               profile->timed ? "timed" : "exact");
+    if (profile->rig[0] != '\0') {
+        json_object_set_new(object, "rig", json_string(profile->rig));
+        json_object_set_new(object, "scale", describe_scale(&profile->scale));
+    }
+    char *text = json_dumps(object, JSON_COMPACT);
+    json_decref(object);
+    return text;
 }
 
 double ats_emu_lag_ratio(const struct ats_emu_counters *counters)
@@ -64,13 +103,15 @@ static json_t *describe(const struct ats_emu_device *device, const struct ats_em
 
 static json_t *describe_clock(const struct ats_emu_counters *c)
 {
+    const struct ats_emu_clock_counters clock = ats_emu_clock_counters();
     const double ratio = ats_emu_lag_ratio(c);
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:b}", "wall_us",
-                     c->wall_us, "in_use_us", c->in_use_us, "wait_us", c->wait_us, "lag_us",
-                     c->lag_us, "cpu_us", c->cpu_us, "own_cpu_us", c->own_cpu_us, "waits",
-                     (json_int_t)c->waits, "synchronizations", (json_int_t)c->synchronizations,
-                     "lag_ratio", ratio, "max_lag_ratio", ATS_EMU_MAX_LAG, "ok",
-                     ratio <= ATS_EMU_MAX_LAG);
+    return json_pack("{s:f, s:f, s:f, s:f, s:{s:f, s:f, s:f}, s:f, s:f, s:I, s:I, s:f, s:f, s:b}",
+                     "wall_us", c->wall_us, "in_use_us", c->in_use_us, "wait_us", c->wait_us,
+                     "lag_us", c->lag_us, "lag_parts", "enter_us", clock.lag_enter_us, "wait_us",
+                     clock.lag_wait_us, "read_us", clock.lag_read_us, "cpu_us", c->cpu_us,
+                     "own_cpu_us", c->own_cpu_us, "waits", (json_int_t)c->waits, "synchronizations",
+                     (json_int_t)c->synchronizations, "lag_ratio", ratio, "max_lag_ratio",
+                     ATS_EMU_MAX_LAG, "ok", ratio <= ATS_EMU_MAX_LAG);
 }
 
 bool ats_emu_report_write(struct ats_emu_device *const *devices, size_t n, const char *path)
@@ -106,9 +147,12 @@ static void report_at_exit(void)
     }
     const double ratio = ats_emu_lag_ratio(&c);
     const bool ok = ratio <= ATS_EMU_MAX_LAG;
-    fprintf(stderr, "ats: emulated clock: devices in use %.1f ms, late by %.2f ms (%.1f %%)%s\n",
-            c.in_use_us * 1e-3, c.lag_us * 1e-3, ratio * 100,
-            ok ? "" : ": INVALID, the limit is 5 %: this machine is too busy or too slow");
+    if (c.in_use_us > 0) {
+        fprintf(stderr,
+                "ats: emulated clock: devices in use %.1f ms, late by %.2f ms (%.1f %%)%s\n",
+                c.in_use_us * 1e-3, c.lag_us * 1e-3, ratio * 100,
+                ok ? "" : ": INVALID, the limit is 5 %: this machine is too busy or too slow");
+    }
     const char *path = getenv("ATS_EMU_REPORT");
     if (path != NULL && path[0] != '\0' &&
         !ats_emu_report_write(exit_devices, n_exit_devices, path)) {

@@ -1,0 +1,246 @@
+/* `ats rig`: a machine that the emulated accelerator stands in for, as its file
+ * has it and as it is emulated on this one. */
+#include "cost/rig.h"
+#include "base/parse.h"
+#include "cli/cli.h"
+#include "cli/paths.h"
+#include "cli/probe.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEY_JSON = CLI_KEY_FIRST, KEY_MEASURE, KEY_LLAMA_BIN };
+
+struct options {
+    bool json;
+    const char *name;
+    const char *llama_bin;
+};
+
+static const struct argp_option option_table[] = {
+    {"json", KEY_JSON, NULL, 0, "Print JSON", 0},
+    {"measure", KEY_MEASURE, NULL, 0, "Measure this CPU anew (sets ATS_RIG_MEASURE)", 0},
+    {"llama-bin", KEY_LLAMA_BIN, "DIR", 0, "Folder with llama.cpp's programs and libraries", 0},
+    CLI_HELP_OPTION,
+    {0},
+};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_JSON:
+        o->json = true;
+        return 0;
+    case KEY_MEASURE:
+        setenv("ATS_RIG_MEASURE", "1", 1);
+        return 0;
+    case KEY_LLAMA_BIN:
+        o->llama_bin = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->name != NULL) {
+            cli_usage_error("ats rig", "one rig at a time, not '%s' and '%s'", o->name, arg);
+        }
+        o->name = arg;
+        return 0;
+    default:
+        return cli_parse_common(key, state);
+    }
+}
+
+static const struct argp argp = {
+    option_table,
+    parse_option,
+    "NAME|FILE",
+    "Shows a rig: a machine of a CPU, an accelerator and a link that the emulated accelerator "
+    "stands in for, in timed mode. All rates are scaled by one factor, this CPU's speed relative "
+    "to the rig's, so that their ratios are those of the real machine."
+    "\v"
+    "Examples:\n"
+    "  ats rig laptop-3060\n"
+    "  ats rig --json ./mine.json\n"
+    "  ATS_RIG_SCALE=0.25 ats rig desktop-4090-pcie5\n"
+    "  ats bench --emulate laptop-3060 -m model.gguf\n"
+    "\n"
+    "Rigs that come with ATS: laptop-3060 and desktop-4090, each also with -pcie3, "
+    "-pcie4 and -pcie5. docs/rigs.md says what a file of your own has to hold.\n"
+    "\n"
+    "Environment: ATS_RIGS (folder that names refer to), ATS_RIG_SCALE (the factor, "
+    "measures nothing), ATS_RIG_TYPE (q4, f16 or mxfp4: the weights whose speed on "
+    "the CPU sets the factor; q4).\n"
+    "\n"
+    "With --json, an object: format (\"ats-rig-table-1\"), name, description, cpu, "
+    "device, memory_bytes, scale (factor, given, type, threads; unless given also "
+    "compute_ratio and host), figures ({section, key, unit, real, emulated, source}).",
+    NULL,
+    NULL,
+    NULL};
+
+/* ---- what the library says ---- */
+
+static json_t *find_scale(const json_t *root, const char *rig)
+{
+    size_t i;
+    json_t *device;
+    json_array_foreach(json_object_get(root, "accelerators"), i, device)
+    {
+        const json_t *emulation = json_object_get(device, "emulation");
+        const char *name = json_string_value(json_object_get(emulation, "rig"));
+        if (name != NULL && strcmp(name, rig) == 0) {
+            return json_object_get(emulation, "scale");
+        }
+    }
+    return NULL;
+}
+
+/* The library's own words, without the tag of its log. */
+static const char *first_message(const json_t *root)
+{
+    const char *text = json_string_value(json_array_get(json_object_get(root, "messages"), 0));
+    if (text == NULL) {
+        return "the backend library did not make an emulated accelerator of it";
+    }
+    return strncmp(text, "ats: ", 5) == 0 ? text + 5 : text;
+}
+
+/* The rig's scale here: the library reads the same file, and measures with the CPU backend of the
+ * llama.cpp at hand. Caller gives up its reference. */
+static json_t *ask_scale(const struct options *o, const char *path, const char *rig,
+                         struct ats_error *err)
+{
+    char *llama_bin = paths_llama_bin(o->llama_bin, err);
+    char *backend = llama_bin != NULL ? paths_backend(err) : NULL;
+    setenv("ATS_EMULATE", path, 1);
+    json_t *root = backend != NULL ? probe_devices(llama_bin, backend, false, err) : NULL;
+    json_t *scale = json_incref(find_scale(root, rig));
+    if (root != NULL && scale == NULL) {
+        ats_fail(err, "%.400s", first_message(root));
+    }
+    json_decref(root);
+    free(backend);
+    free(llama_bin);
+    return scale;
+}
+
+/* ---- showing ---- */
+
+static double emulated(const struct ats_rig *rig, const json_t *scale, int figure)
+{
+    const struct ats_rig_figure *f = &ats_rig_figures[figure];
+    if (f->offset == offsetof(struct ats_rig, rates.cpu_threads)) {
+        return json_number_value(json_object_get(scale, "threads"));
+    }
+    const double factor = json_number_value(json_object_get(scale, "factor"));
+    return ats_rig_value(rig, figure) * pow(factor, f->scale_power);
+}
+
+/* The CPU's speed in batches is what it is here. */
+static json_t *emulated_or_measured(const struct ats_rig *rig, const json_t *scale, int figure)
+{
+    if (ats_rig_figures[figure].offset == offsetof(struct ats_rig, cpu_gflops)) {
+        const json_t *host = json_object_get(scale, "host");
+        return host == NULL ? json_null() : json_copy(json_object_get(host, "matmul_gflops"));
+    }
+    return json_real(emulated(rig, scale, figure));
+}
+
+static json_t *describe(const struct ats_rig *rig, json_t *scale)
+{
+    json_t *figures = json_array();
+    for (int i = 0; i < ATS_RIG_FIGURES; i++) {
+        const struct ats_rig_figure *f = &ats_rig_figures[i];
+        json_array_append_new(
+            figures, json_pack("{s:s, s:s, s:s, s:f, s:o, s:s}", "section", f->section, "key",
+                               f->key, "unit", f->unit, "real", ats_rig_value(rig, i), "emulated",
+                               emulated_or_measured(rig, scale, i), "source",
+                               rig->sources[i][0] != '\0' ? rig->sources[i] : "default"));
+    }
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:O, s:o}", "format", "ats-rig-table-1",
+                     "name", rig->name, "description", rig->description, "cpu", rig->cpu, "device",
+                     rig->device, "memory_bytes", (json_int_t)rig->memory, "scale", scale,
+                     "figures", figures);
+}
+
+static void print_scale(const json_t *scale)
+{
+    const double factor = json_number_value(json_object_get(scale, "factor"));
+    const json_t *host = json_object_get(scale, "host");
+    if (host == NULL) {
+        printf("Scale %.4g, as given by ATS_RIG_SCALE.\n", factor);
+        return;
+    }
+    const char *type = json_string_value(json_object_get(scale, "type"));
+    char key[32];
+    snprintf(key, sizeof(key), "matvec_%s_gbps", type);
+    printf(
+        "Scale %.4g: this CPU (%s, %d of its threads, ggml %s)\nreads %s weights at %.1f GB/s%s.\n",
+        factor, json_string_value(json_object_get(host, "cpu")),
+        (int)json_integer_value(json_object_get(scale, "threads")),
+        json_string_value(json_object_get(host, "ggml")), type,
+        json_number_value(json_object_get(host, key)),
+        json_is_true(json_object_get(host, "measured_before")) ? ", as measured before" : "");
+    printf("CPU batch compute is %.2f of what it would be on the rig: docs/rigs.md.\n",
+           json_number_value(json_object_get(scale, "compute_ratio")));
+}
+
+static void print_table(const struct ats_rig *rig, const json_t *scale)
+{
+    char memory[32];
+    printf("%s: %s\n", rig->name, rig->description);
+    printf("CPU %s; device %s, %s\n", rig->cpu, rig->device,
+           ats_format_bytes(rig->memory, memory, sizeof(memory)));
+    print_scale(scale);
+    const char *section = "";
+    for (int i = 0; i < ATS_RIG_FIGURES; i++) {
+        const struct ats_rig_figure *f = &ats_rig_figures[i];
+        if (strcmp(section, f->section) != 0) {
+            section = f->section;
+            printf("\n%-22s %10s %10s %-13s %s\n", section, "real", "here", "", "source");
+        }
+        json_t *here = emulated_or_measured(rig, scale, i);
+        char text[32] = "-";
+        if (json_is_number(here)) {
+            snprintf(text, sizeof(text), "%.4g", json_number_value(here));
+        }
+        json_decref(here);
+        printf("  %-20s %10.4g %10s %-13s %s\n", f->key, ats_rig_value(rig, i), text, f->unit,
+               rig->sources[i][0] != '\0' ? rig->sources[i] : "default");
+    }
+}
+
+int cli_rig(int argc, char **argv)
+{
+    struct options o = {0};
+    cli_parse(&argp, argc, argv, &o);
+    if (o.name == NULL) {
+        cli_usage_error(argv[0], "the name of a rig is missing, such as laptop-3060");
+    }
+    struct ats_error err;
+    struct ats_rig rig;
+    char path[PATH_MAX];
+    if (!ats_rig_find(o.name, path, sizeof(path), &err) || !ats_rig_read(path, &rig, &err)) {
+        return cli_error(argv[0], &err);
+    }
+    json_t *scale = ask_scale(&o, path, rig.name, &err);
+    if (scale == NULL) {
+        return cli_error(argv[0], &err);
+    }
+    if (o.json) {
+        json_t *table = describe(&rig, scale);
+        json_dumpf(table, stdout, JSON_INDENT(2));
+        printf("\n");
+        json_decref(table);
+    } else {
+        print_table(&rig, scale);
+    }
+    json_decref(scale);
+    if (fflush(stdout) != 0) {
+        fprintf(stderr, "%s: cannot write to standard output\n", argv[0]);
+        return CLI_FAILED;
+    }
+    return CLI_OK;
+}
