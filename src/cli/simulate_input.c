@@ -117,9 +117,9 @@ static bool scale_to_host(const char *path, const struct ats_rig *rig,
         *factor = json_number_value(json_object_get(scale, "factor"));
         ats_rates_scale(&rates, *factor);
         for (int i = 0; i < ATS_FAMILIES; i++) {
-            const json_t *gbps = json_object_get(host, "matvec_gbps");
-            const char *family = ats_family_name((enum ats_type_family)i);
-            matvec_gbps[i] = json_number_value(json_object_get(gbps, family));
+            char key[40];
+            snprintf(key, sizeof key, "matvec_%s_gbps", ats_family_name((enum ats_type_family)i));
+            matvec_gbps[i] = json_number_value(json_object_get(host, key));
         }
         const double gflops = json_number_value(json_object_get(host, "matmul_gflops"));
         ats_sim_machine_scale(machine, &rates, matvec_gbps,

@@ -161,14 +161,16 @@ static bool read_params(struct reader *r)
     if (p->arch[0] == '\0') {
         return ats_fail(r->err, "%s does not name an architecture: it is not a model", r->path);
     }
-    bool good = read_layers(r) && read_number(r, "embedding_length", &p->n_embd) &&
-                read_per_layer(r, "attention.head_count", p->n_heads);
+    if (!read_layers(r) || !read_number(r, "embedding_length", &p->n_embd) ||
+        !read_per_layer(r, "attention.head_count", p->n_heads)) {
+        return false;
+    }
     memcpy(p->n_kv_heads, p->n_heads, sizeof p->n_kv_heads);
-    good = good && read_per_layer(r, "attention.head_count_kv", p->n_kv_heads);
     const uint32_t heads = p->n_heads[p->n_layers > 0 ? p->n_layers - 1 : 0];
     p->head_dim_k = heads > 0 ? p->n_embd / heads : 0;
     p->head_dim_v = p->head_dim_k;
-    return good && read_number(r, "attention.key_length", &p->head_dim_k) &&
+    return read_per_layer(r, "attention.head_count_kv", p->n_kv_heads) &&
+           read_number(r, "attention.key_length", &p->head_dim_k) &&
            read_number(r, "attention.value_length", &p->head_dim_v) &&
            read_number(r, "attention.sliding_window", &p->window) && read_windows(r) &&
            read_number(r, "expert_count", &p->n_experts) &&
