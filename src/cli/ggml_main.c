@@ -10,6 +10,8 @@ int main(int argc, char **argv)
     int (*run)(int argc, char **argv) = NULL;
     if (argc > 1 && strcmp(argv[1], "synth") == 0) {
         run = cli_synth;
+    } else if (argc > 1 && strcmp(argv[1], "simulate") == 0) {
+        run = cli_simulate;
     } else if (argc > 1 && strcmp(argv[1], "probe") == 0) {
         run = cli_probe;
     } else {

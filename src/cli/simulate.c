@@ -1,0 +1,475 @@
+/* `ats simulate`: predicts how fast a policy runs a model on a machine, without running it. */
+#include "cli/simulate.h"
+#include "base/parse.h"
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    KEY_RIG = CLI_KEY_FIRST,
+    KEY_POLICY,
+    KEY_VRAM,
+    KEY_CTX,
+    KEY_UBATCH,
+    KEY_PROMPT,
+    KEY_DEPTH,
+    KEY_DECODE,
+    KEY_NO_MMAP,
+    KEY_LAYERS,
+    KEY_COMPUTE,
+    KEY_SCALE,
+    KEY_SWEEP,
+    KEY_JSON,
+    KEY_TRACE,
+    KEY_GRAPH_US,
+    KEY_SPLIT_US,
+    KEY_SYNC_US,
+    KEY_CPU_OP_US,
+};
+
+enum { MAX_TOKENS = 1 << 20, MAX_UBATCH = 1 << 16, MAX_LAYERS = 1024 };
+
+static const double MAX_OVERHEAD_US = 1e6;
+static const double MAX_LINK_GBPS = 1e4;
+
+/* A comma-separated option. */
+struct list {
+    char *text; /* owned; the entries point into it */
+    char *entries[SIMULATE_MAX_LIST];
+    size_t n;
+};
+
+enum sweep { SWEEP_NOTHING, SWEEP_LINK, SWEEP_VRAM };
+
+struct options {
+    const char *who;
+    const char *model;
+    struct list rigs;
+    struct list policies;
+    struct list swept;
+    enum sweep sweep;
+    uint32_t prompts[SIMULATE_MAX_LIST];
+    size_t n_prompts;
+    size_t vram_bytes; /* 0: the rig's */
+    size_t compute_bytes;
+    uint32_t n_ctx; /* 0: what the longest phase needs */
+    uint32_t ubatch;
+    uint32_t depth;
+    uint32_t decode;
+    uint32_t layers;
+    bool no_mmap;
+    bool json;
+    const char *scale;
+    const char *trace;
+    struct ats_sim_overheads overheads;
+};
+
+static const struct argp_option option_table[] = {
+    {"rig", KEY_RIG, "NAME,...", 0, "Machines, by name or file (default desktop-4090)", 1},
+    {"policy", KEY_POLICY, "P,...", 0, "Who decides, see below (default fit)", 1},
+    {"vram", KEY_VRAM, "SIZE", 0, "VRAM budget (default: the rig's memory)", 1},
+    {"sweep", KEY_SWEEP, "WHAT=V,...", 0, "link=GB/s,... or vram=SIZE,...: a row for each", 1},
+    {"scale", KEY_SCALE, "host|X", 0,
+     "The rig as it is emulated on this host, or by a factor (default: the real machine)", 1},
+    {"layers", KEY_LAYERS, "N", 0, "Fewer layers, for a model given by name", 2},
+    {"ctx", KEY_CTX, "N", 0, "Context (default: what the phases need)", 2},
+    {"ubatch", KEY_UBATCH, "N", 0, "Tokens of a pass (default 512)", 2},
+    {"prompt", KEY_PROMPT, "N,...", 0, "Prompt lengths; 0 for none (default 512,1024,2048)", 2},
+    {"depth", KEY_DEPTH, "N", 0, "Tokens before decoding (default 2048)", 2},
+    {"decode", KEY_DECODE, "N", 0, "Tokens to decode (default 128); 0 for none", 2},
+    {"no-mmap", KEY_NO_MMAP, NULL, 0, "Weights in pinned memory instead of the page cache", 2},
+    {"compute", KEY_COMPUTE, "SIZE", 0, "VRAM for compute buffers (default: estimated)", 2},
+    {"graph-us", KEY_GRAPH_US, "X", 0, "Host time of a pass besides its splits (200)", 3},
+    {"split-us", KEY_SPLIT_US, "X", 0, "Host time of a split (10)", 3},
+    {"sync-us", KEY_SYNC_US, "X", 0, "Host time of a synchronisation (5)", 3},
+    {"cpu-op-us", KEY_CPU_OP_US, "X", 0, "Dispatch of an operator on the CPU (4)", 3},
+    {"json", KEY_JSON, NULL, 0, "Print JSON (format \"ats-simulation-1\")", 4},
+    {"trace", KEY_TRACE, "FILE", 0, "Write a timeline for Chrome's tracing or Perfetto", 4},
+    CLI_HELP_OPTION,
+    {0},
+};
+
+/* ---- options ---- */
+
+static uint32_t number(const struct options *o, const char *option, const char *text,
+                       uint32_t least, uint32_t most)
+{
+    struct ats_error err;
+    uint64_t value;
+    if (!ats_parse_u64(text, most, &value, &err)) {
+        cli_usage_error(o->who, "--%s: %s", option, err.text);
+    }
+    if (value < least) {
+        cli_usage_error(o->who, "--%s must be at least %u", option, least);
+    }
+    return (uint32_t)value;
+}
+
+static double real(const struct options *o, const char *option, const char *text, double least,
+                   double most)
+{
+    char *end;
+    errno = 0;
+    const double value = strtod(text, &end);
+    if (end == text || *end != '\0' || errno != 0 || !(value >= least && value <= most)) {
+        cli_usage_error(o->who, "--%s: '%s' is not a number from %g to %g", option, text, least,
+                        most);
+    }
+    return value;
+}
+
+static size_t size(const struct options *o, const char *option, const char *text)
+{
+    struct ats_error err;
+    size_t bytes;
+    if (!ats_parse_bytes(text, &bytes, &err)) {
+        cli_usage_error(o->who, "--%s: %s", option, err.text);
+    }
+    return bytes;
+}
+
+static void split_list(const struct options *o, const char *option, const char *text,
+                       struct list *list)
+{
+    free(list->text);
+    *list = (struct list){.text = cli_format("%s", text)};
+    char *rest = list->text;
+    char *entry;
+    while ((entry = strsep(&rest, ",")) != NULL) {
+        if (entry[0] == '\0') {
+            cli_usage_error(o->who, "--%s: '%s' has an empty entry", option, text);
+        }
+        if (list->n == SIMULATE_MAX_LIST) {
+            cli_usage_error(o->who, "--%s takes at most %d entries", option, SIMULATE_MAX_LIST);
+        }
+        list->entries[list->n++] = entry;
+    }
+}
+
+static void parse_prompts(struct options *o, const char *text)
+{
+    struct list list = {0};
+    split_list(o, "prompt", text, &list);
+    o->n_prompts = 0;
+    for (size_t i = 0; i < list.n; i++) {
+        const uint32_t n = number(o, "prompt", list.entries[i], 0, MAX_TOKENS);
+        o->prompts[o->n_prompts] = n;
+        o->n_prompts += n > 0;
+    }
+    free(list.text);
+}
+
+static void parse_sweep(struct options *o, const char *text)
+{
+    const char *values = strchr(text, '=');
+    if (values != NULL && strncmp(text, "link=", 5) == 0) {
+        o->sweep = SWEEP_LINK;
+    } else if (values != NULL && strncmp(text, "vram=", 5) == 0) {
+        o->sweep = SWEEP_VRAM;
+    } else {
+        cli_usage_error(o->who, "--sweep '%s' is neither link=GB/s,... nor vram=SIZE,...", text);
+    }
+    split_list(o, "sweep", values + 1, &o->swept);
+}
+
+static error_t parse_workload(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_LAYERS:
+        o->layers = number(o, "layers", arg, 1, MAX_LAYERS);
+        return 0;
+    case KEY_CTX:
+        o->n_ctx = number(o, "ctx", arg, 1, MAX_TOKENS);
+        return 0;
+    case KEY_UBATCH:
+        o->ubatch = number(o, "ubatch", arg, 1, MAX_UBATCH);
+        return 0;
+    case KEY_PROMPT:
+        parse_prompts(o, arg);
+        return 0;
+    case KEY_DEPTH:
+        o->depth = number(o, "depth", arg, 0, MAX_TOKENS);
+        return 0;
+    case KEY_DECODE:
+        o->decode = number(o, "decode", arg, 0, MAX_TOKENS);
+        return 0;
+    case KEY_NO_MMAP:
+        o->no_mmap = true;
+        return 0;
+    case KEY_GRAPH_US:
+        o->overheads.graph_us = real(o, "graph-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_SPLIT_US:
+        o->overheads.split_us = real(o, "split-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_SYNC_US:
+        o->overheads.sync_us = real(o, "sync-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_CPU_OP_US:
+        o->overheads.cpu_op_us = real(o, "cpu-op-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    default:
+        return cli_parse_common(key, state);
+    }
+}
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_RIG:
+        split_list(o, "rig", arg, &o->rigs);
+        return 0;
+    case KEY_POLICY:
+        split_list(o, "policy", arg, &o->policies);
+        return 0;
+    case KEY_VRAM:
+        o->vram_bytes = size(o, "vram", arg);
+        return 0;
+    case KEY_COMPUTE:
+        o->compute_bytes = size(o, "compute", arg);
+        return 0;
+    case KEY_SCALE:
+        o->scale = arg;
+        return 0;
+    case KEY_SWEEP:
+        parse_sweep(o, arg);
+        return 0;
+    case KEY_JSON:
+        o->json = true;
+        return 0;
+    case KEY_TRACE:
+        o->trace = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (o->model != NULL) {
+            cli_usage_error(o->who, "one model at a time, not '%s' and '%s'", o->model, arg);
+        }
+        o->model = arg;
+        return 0;
+    default:
+        return parse_workload(key, arg, state);
+    }
+}
+
+static const struct argp argp = {
+    option_table,
+    parse_option,
+    "MODEL",
+    "Predicts how fast a model runs on a machine: MODEL is a GGUF file (metadata suffices) or a "
+    "name that `ats synth --list` shows."
+    "\v"
+    "Policies:\n"
+    "  cpu            no GPU at all\n"
+    "  ngl=N          llama.cpp -ngl N\n"
+    "  layers         llama.cpp with the largest -ngl that fits\n"
+    "  n-cpu-moe=N    llama.cpp --n-cpu-moe N\n"
+    "  moe            llama.cpp with the smallest --n-cpu-moe that fits\n"
+    "  fit            llama.cpp --fit, its default\n"
+    "  ats-placement  ATS as it is: rule fill, serial executor\n"
+    "  plan=FILE      a plan file (ATS_PLAN_OUT) in that executor\n"
+    "  bound          no policy, only the physical bound\n"
+    "\n"
+    "Examples:\n"
+    "  ats simulate qwen3-30b-a3b --rig laptop-3060 --policy fit,ats-placement\n"
+    "  ats simulate llama-3.1-70b --policy layers,bound --sweep link=12,24,50\n"
+    "  ats simulate model.gguf --rig laptop-3060 --scale host --trace run.json\n"
+    "\n"
+    "docs/simulator.md says what is modelled and what is not.",
+    NULL,
+    NULL,
+    NULL};
+
+/* ---- running ---- */
+
+struct job {
+    const struct options *o;
+    const struct ats_model *model;
+    uint32_t n_ctx;
+    struct simulate_trace *trace;
+    struct simulate_result *results;
+    size_t n_results;
+};
+
+/* A rig's file name without folder and ending, which fits a table. */
+static void set_rig_name(struct simulate_result *r, const struct ats_sim_machine *machine)
+{
+    snprintf(r->rig, sizeof r->rig, "%s", machine->name);
+}
+
+static bool run_phases(struct job *job, struct ats_sim_run *run, struct simulate_result *r,
+                       struct ats_error *err)
+{
+    const struct options *o = job->o;
+    for (size_t i = 0; i < o->n_prompts; i++) {
+        if (!ats_sim_prefill(run, o->prompts[i], &r->phases[r->n_phases++], err)) {
+            return false;
+        }
+    }
+    if (o->decode == 0) {
+        return true;
+    }
+    r->is_decode[r->n_phases] = true;
+    r->depth[r->n_phases] = o->depth;
+    return ats_sim_decode(run, o->depth, o->decode, &r->phases[r->n_phases++], err);
+}
+
+static bool run_policy(struct job *job, const struct ats_sim_machine *machine, const char *name,
+                       uint64_t vram_bytes, double factor, struct ats_error *err)
+{
+    const struct options *o = job->o;
+    if (job->n_results == SIMULATE_MAX_RESULTS) {
+        return ats_fail(err, "more than %d combinations", SIMULATE_MAX_RESULTS);
+    }
+    const struct ats_sim_setting setting = {
+        .model = job->model,
+        .machine = machine,
+        .vram_bytes = vram_bytes,
+        .compute_bytes = o->compute_bytes,
+        .n_ctx = job->n_ctx,
+        .ubatch = o->ubatch,
+        .mmap = !o->no_mmap,
+        .seed = 1,
+    };
+    struct simulate_result *r = &job->results[job->n_results++];
+    *r = (struct simulate_result){.bound_only = strcmp(name, "bound") == 0,
+                                  .link_gbps = machine->device.h2d_gbps,
+                                  .factor = factor,
+                                  .vram_bytes = vram_bytes};
+    snprintf(r->policy, sizeof r->policy, "%s", name);
+    set_rig_name(r, machine);
+    const char *argument;
+    const struct ats_sim_policy *policy =
+        ats_sim_policy_find(r->bound_only ? "cpu" : name, &argument, err);
+    struct ats_sim_run *run =
+        policy == NULL
+            ? NULL
+            : ats_sim_run_new(&setting, policy, argument,
+                              job->trace != NULL ? simulate_trace_event : NULL, job->trace, err);
+    if (run == NULL) {
+        return false;
+    }
+    r->used_bytes = ats_sim_run_placement(run)->used_bytes;
+    const bool good = run_phases(job, run, r, err);
+    ats_sim_run_free(run);
+    return good;
+}
+
+static bool run_policies(struct job *job, const struct ats_sim_machine *machine,
+                         uint64_t vram_bytes, double factor, struct ats_error *err)
+{
+    bool good = true;
+    for (size_t i = 0; i < job->o->policies.n && good; i++) {
+        good = run_policy(job, machine, job->o->policies.entries[i], vram_bytes, factor, err);
+    }
+    return good;
+}
+
+static bool run_rig(struct job *job, const char *rig, struct ats_error *err)
+{
+    const struct options *o = job->o;
+    struct ats_sim_machine machine;
+    double factor;
+    if (!simulate_machine(rig, o->scale, &o->overheads, &machine, &factor, err)) {
+        return false;
+    }
+    const uint64_t vram_bytes = o->vram_bytes > 0 ? o->vram_bytes : machine.vram_bytes;
+    if (o->sweep == SWEEP_NOTHING) {
+        return run_policies(job, &machine, vram_bytes, factor, err);
+    }
+    bool good = true;
+    for (size_t i = 0; i < o->swept.n && good; i++) {
+        uint64_t vram = vram_bytes;
+        if (o->sweep == SWEEP_LINK) {
+            const double gbps = real(o, "sweep link", o->swept.entries[i], 1e-3, MAX_LINK_GBPS);
+            ats_sim_machine_set_link(&machine, gbps * factor);
+        } else {
+            vram = size(o, "sweep vram", o->swept.entries[i]);
+        }
+        good = run_policies(job, &machine, vram, factor, err);
+    }
+    return good;
+}
+
+static uint32_t needed_context(const struct options *o)
+{
+    uint32_t most = o->decode > 0 ? o->depth + o->decode : 1;
+    for (size_t i = 0; i < o->n_prompts; i++) {
+        most = o->prompts[i] > most ? o->prompts[i] : most;
+    }
+    return most;
+}
+
+static bool show(const struct job *job)
+{
+    const struct options *o = job->o;
+    const struct simulate_summary summary = {job->model, o->model,    job->n_ctx,
+                                             o->ubatch,  !o->no_mmap, o->overheads};
+    if (o->json) {
+        return simulate_print_json(&summary, job->results, job->n_results);
+    }
+    simulate_print(&summary, job->results, job->n_results);
+    return fflush(stdout) == 0;
+}
+
+static bool run_all(struct options *o, struct ats_error *err)
+{
+    struct job job = {.o = o, .n_ctx = o->n_ctx > 0 ? o->n_ctx : needed_context(o)};
+    struct ats_model *model = simulate_model(o->model, o->layers, err);
+    job.model = model;
+    if (model == NULL) {
+        return false;
+    }
+    job.results = cli_alloc(SIMULATE_MAX_RESULTS * sizeof(job.results[0]));
+    bool good = true;
+    if (o->trace != NULL) {
+        job.trace = simulate_trace_open(o->trace, model, err);
+        good = job.trace != NULL;
+    }
+    for (size_t i = 0; i < o->rigs.n && good; i++) {
+        good = run_rig(&job, o->rigs.entries[i], err);
+    }
+    if (job.trace != NULL) {
+        struct ats_error late;
+        const bool written = simulate_trace_close(job.trace, good ? err : &late);
+        good = good && written;
+    }
+    if (good && !show(&job)) {
+        good = ats_fail(err, "cannot write the output");
+    }
+    free(job.results);
+    ats_model_free(model);
+    return good;
+}
+
+int cli_simulate(int argc, char **argv)
+{
+    struct options o = {.who = argv[0],
+                        .ubatch = 512,
+                        .depth = 2048,
+                        .decode = 128,
+                        .overheads = ats_sim_overheads_default()};
+    split_list(&o, "rig", "desktop-4090", &o.rigs);
+    split_list(&o, "policy", "fit", &o.policies);
+    parse_prompts(&o, "512,1024,2048");
+    cli_parse(&argp, argc, argv, &o);
+    if (o.model == NULL) {
+        cli_usage_error(argv[0], "the model is missing, such as `%s qwen3-30b-a3b`", argv[0]);
+    }
+    if (o.n_prompts == 0 && o.decode == 0) {
+        cli_usage_error(argv[0], "neither prompt nor decode: nothing to simulate");
+    }
+    if (o.trace != NULL && (o.rigs.n > 1 || o.policies.n > 1 || o.swept.n > 1)) {
+        cli_usage_error(argv[0], "--trace is for one rig and one policy");
+    }
+    struct ats_error err = {""};
+    const bool good = run_all(&o, &err);
+    free(o.rigs.text);
+    free(o.policies.text);
+    free(o.swept.text);
+    return good ? CLI_OK : cli_error(argv[0], &err);
+}

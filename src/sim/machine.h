@@ -1,0 +1,48 @@
+/* The machine that the simulator predicts for: a rig's rates, and what llama.cpp
+ * itself costs on the host.
+ *
+ * The CPU is described by the same rates as a device (cost/cost.h), so one cost
+ * model serves both sides: "VRAM" bandwidth is what a matrix-vector product
+ * reads of host memory, a launch is the dispatch of an operator to the threads.
+ *
+ * Plain data. */
+#ifndef ATS_SIM_MACHINE_H
+#define ATS_SIM_MACHINE_H
+
+#include "cost/cost.h"
+#include "cost/rig.h"
+
+/* Host time that no operator accounts for. Measure them on the machine at hand: run a model whose
+ * layers are too small to matter, and divide. The defaults are estimates. */
+struct ats_sim_overheads {
+    double graph_us;  /* of a pass: building or reusing the graph, inputs, sampling */
+    double split_us;  /* of a split: the scheduler's bookkeeping and the call that submits it */
+    double sync_us;   /* of a synchronisation, besides the time that it waits */
+    double cpu_op_us; /* of an operator on the CPU: dispatch to the threads, and their barrier */
+};
+
+struct ats_sim_overheads ats_sim_overheads_default(void);
+
+struct ats_sim_machine {
+    char name[64];
+    uint64_t vram_bytes;
+    struct ats_device_rates device;
+    struct ats_device_rates cpu;
+    struct ats_routing_model routing;
+    struct ats_sim_overheads overheads;
+};
+
+/* The real machine of a rig. */
+struct ats_sim_machine ats_sim_machine_of(const struct ats_rig *rig,
+                                          const struct ats_sim_overheads *overheads);
+
+/* Replaces the figures by those of a rig as it is emulated on a host: `rates` are the rig's,
+ * scaled; matvec_gbps (0: not known, then the rates' cpu_gbps) and matmul_gflops are the host's
+ * own. */
+void ats_sim_machine_scale(struct ats_sim_machine *machine, const struct ats_device_rates *rates,
+                           const double matvec_gbps[ATS_FAMILIES], double matmul_gflops);
+
+/* A link of another speed, both ways (pinned memory). */
+void ats_sim_machine_set_link(struct ats_sim_machine *machine, double gbps);
+
+#endif
