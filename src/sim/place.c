@@ -323,15 +323,25 @@ static bool listing_make(const struct ats_sim_setting *s, struct listing *l)
         for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
             const int32_t t = m->weights[u->first_weight + w];
             l->tensor[l->n] = (size_t)t;
-            l->units[l->n++] = (struct ats_unit){m->tensors[t].name, m->tensors[t].bytes,
-                                                 ATS_UNIT_WEIGHT, true, true};
+            l->units[l->n++] = (struct ats_unit){
+                .name = m->tensors[t].name,
+                .bytes = m->tensors[t].bytes,
+                .kind = ATS_UNIT_WEIGHT,
+                .is_vector = m->tensors[t].ne[1] == 1,
+                .accel_can = true,
+                .host_can = true,
+            };
         }
         const uint64_t state = ats_model_state_bytes(u, s->n_ctx, s->ubatch);
         if (state > 0) {
             snprintf(l->names[i], sizeof l->names[i], "cache_%s_l%d",
                      u->recurrent_bytes > 0 ? "s" : "k", u->layer);
             l->tensor[l->n] = m->n_tensors + i;
-            l->units[l->n++] = (struct ats_unit){l->names[i], state, ATS_UNIT_STATE, true, true};
+            l->units[l->n++] = (struct ats_unit){.name = l->names[i],
+                                                 .bytes = state,
+                                                 .kind = ATS_UNIT_STATE,
+                                                 .accel_can = true,
+                                                 .host_can = true};
         }
     }
     return true;
