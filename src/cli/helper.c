@@ -57,7 +57,14 @@ int helper_run(int argc, char **argv)
         words[1] = argv[0] + strlen("ats ");
         memcpy(&words[2], &argv[1], (size_t)(argc - 1) * sizeof *words);
         helper_set_libraries(llama_bin);
+        /* the helper lies elsewhere once installed, and would not find the library by itself */
+        struct ats_error none;
+        char *backend = paths_backend(&none);
+        if (backend != NULL) {
+            setenv("ATS_BACKEND", backend, 1);
+        }
         execv(helper, words);
+        free(backend);
         ats_fail(&err, "cannot start %s: %s", helper, strerror(errno));
         free(words);
     }

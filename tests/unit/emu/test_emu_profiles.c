@@ -36,7 +36,7 @@ static void test_profile_errors_name_file_and_key(void **state)
         {"{\"format\": \"ats-device-1\", \"name\": \"x\"}", "\"memory\" is missing"},
         {PROFILE(", \"memory\": \"1G\""), "duplicate"},
         {PROFILE(", \"vram\": 3"), "unknown key \"vram\"; allowed are format, name"},
-        {PROFILE(", \"mode\": \"timed\""), "not available yet"},
+        {PROFILE(", \"mode\": \"timed\""), "\"rates\" is missing"},
         {PROFILE(", \"mode\": \"fast\""), "\"mode\" must be \"exact\""},
         {PROFILE(", \"max_delay_us\": -1"), "\"max_delay_us\" must be"},
         {PROFILE(", \"max_delay_us\": 1.5"), "\"max_delay_us\" must be"},
