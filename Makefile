@@ -89,6 +89,16 @@ overhead: test-setup build ## measure what our being there costs
 	@$(environment)
 	scripts/overhead.sh
 
+.PHONY: bench
+bench: build ## llama.cpp against ATS, eight models on emulated rigs; ARGS="--models ..." (about an hour)
+	@$(environment)
+	python3 bench/compare/compare.py --build $(build) $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: build ## the same for two models and short phases
+	@$(environment)
+	python3 bench/compare/compare.py --build $(build) --quick $(ARGS)
+
 .PHONY: bench-bookkeeping
 bench-bookkeeping: build ## measure what our own bookkeeping takes per token
 	@$(environment)

@@ -5,6 +5,7 @@
 # The programs and tests that `make run` and `make test` start.
 llama_targets=(
     llama-cli llama-bench llama-server llama-completion llama-quantize llama-tokenize
+    llama-fit-params
     test-backend-ops test-llama-archs test-save-load-state test-state-restore-fragmented
     test-recurrent-state-rollback test-thread-safety test-model-load-cancel
     test-backend-sampler
