@@ -49,6 +49,7 @@ struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size
 
 static void forget_record(struct ats_record *record)
 {
+    ats_staging_forget(record->buffer->device);
     ats_vram_release(record);
     free(record);
 }
@@ -260,6 +261,9 @@ static void write_tensor(struct ggml_tensor *tensor, const void *data, uint8_t f
     struct ats_buffer *buffer = buffer_of_tensor(tensor);
     pthread_rwlock_rdlock(&buffer->device->lock);
     const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
+    if (buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+        ats_staging_forget(buffer->device);
+    }
     supersede(buffer, begin, size);
     revive(buffer, begin, size);
     write_valid_sides(buffer, data, fill, begin, size);

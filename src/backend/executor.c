@@ -178,7 +178,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
         ats_promotions_advance(stream, plan, i);
     }
-    ats_promotions_end(stream, plan);
+    ats_promotions_end(stream, plan, status == GGML_STATUS_SUCCESS);
     if (stream->reports_errors) {
         wait_for_accel(stream); /* only then is known whether all went well */
         if (!accel_ok(stream, err) || !transfer_ok(stream, err)) {

@@ -14,7 +14,8 @@ struct builder {
     const struct ggml_cgraph *cgraph;
     struct ats_description description;
     enum ats_side *sides;
-    struct ats_staged *staged; /* per promotion of the schedule */
+    struct ats_staged *staged; /* promoted or held weights, in the order of their use */
+    size_t n_staged;
     bool without_promotion;
     struct ats_schedule schedule;
     struct ats_graph_plan *plan;
@@ -77,7 +78,7 @@ static bool take_operands(struct builder *b)
         for (uint32_t n = 0; n <= op->n_reads; n++) {
             const size_t root =
                 n < op->n_reads ? b->description.reads[op->first_read + n] : (size_t)op->write;
-            if (!b->description.roots[root].promoted &&
+            if (!b->description.roots[root].promoted && !b->description.roots[root].held &&
                 !take_record(b, b->description.locations[root].record)) {
                 return false;
             }
@@ -165,14 +166,13 @@ static bool fill_copies(struct builder *b)
 static bool fill_promotions(struct builder *b)
 {
     struct ats_graph_plan *plan = b->plan;
-    plan->promotions = calloc(b->schedule.n_promotions + 1, sizeof(*plan->promotions));
+    plan->promotions = calloc(b->n_staged + 1, sizeof(*plan->promotions));
     if (plan->promotions == NULL) {
         return false;
     }
-    for (size_t i = 0; i < b->schedule.n_promotions; i++) {
+    for (size_t i = 0; i < b->n_staged; i++) {
         const struct ats_staged *staged = &b->staged[i];
-        const struct ats_location *location =
-            &b->description.locations[b->schedule.promotions[i].root];
+        const struct ats_location *location = &b->description.locations[staged->root];
         plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){
             .record = location->record,
             .accel = ats_raw_tensor(location->staging, location->staged, staged->bytes),
@@ -181,6 +181,9 @@ static bool fill_promotions(struct builder *b)
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
         };
+    }
+    if (b->n_staged > 0 && b->description.roots[b->staged[0].root].held) {
+        plan->held = ats_promotion_name(&b->description, b->staged, b->n_staged);
     }
     return true;
 }
@@ -360,7 +363,7 @@ static bool build(struct builder *b)
     if (!settle(b)) {
         return false;
     }
-    if (!ats_promotion_stage(b->stream, &b->description, &b->schedule, &b->staged)) {
+    if (!ats_promotion_stage(b->stream, &b->description, &b->schedule, &b->staged, &b->n_staged)) {
         /* they do not fit together: use them where they are */
         ats_schedule_free(&b->schedule);
         b->without_promotion = true;

@@ -2,6 +2,8 @@
 
 #include "backend/place.h"
 #include "backend/residency.h"
+#include "base/rng.h"
+#include "plan/hold.h"
 #include "plan/partition.h"
 #include "plan/placement.h"
 #include "plan/promote.h"
@@ -54,65 +56,146 @@ static bool is_candidate(const struct ats_location *location)
            location->record->valid == ATS_ON(ATS_HOST) && location->record->block == NULL;
 }
 
-bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description)
+/* Sets what is promoted; returns how many are. */
+static size_t promote(const struct ats_stream *stream, struct ats_description *description,
+                      const bool *candidates, bool *chosen)
 {
-    const struct ats_staging_area *area = &stream->staging;
     struct ats_promotion rule = stream->device->config->promotion;
-    const size_t n_roots = description->graph.n_roots;
-    if (area->buffer == NULL) {
-        return true;
-    }
-    bool *promoted = calloc(n_roots + 1, sizeof(*promoted));
-    if (promoted == NULL) {
-        return false;
-    }
-    for (size_t r = 0; r < n_roots; r++) {
-        promoted[r] = is_candidate(&description->locations[r]);
-    }
     rule.seed += stream->n_built;
     rule.link_bytes_per_us = ats_partition_default_costs.link_bytes_per_us;
-    rule.most_bytes = area->size / 2;
-    ats_promote(&description->graph, &rule, promoted, promoted);
+    rule.most_bytes = stream->staging.size / 2;
+    ats_promote(&description->graph, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;
-    for (size_t r = 0; r < n_roots; r++) {
-        if (promoted[r]) {
-            description->roots[r].promoted = true;
+    size_t n = 0;
+    for (size_t r = 0; r < description->graph.n_roots; r++) {
+        description->roots[r].promoted = chosen[r];
+        n += chosen[r];
+    }
+    return n;
+}
+
+/* Sets what is held. */
+static bool hold(const struct ats_stream *stream, struct ats_description *description,
+                 const bool *candidates, bool *chosen)
+{
+    const size_t n_roots = description->graph.n_roots;
+    struct ats_holdable *weights = calloc(n_roots + 1, sizeof(*weights));
+    bool *held = calloc(n_roots + 1, sizeof(*held));
+    size_t n = 0;
+    bool ok = weights != NULL && held != NULL;
+    for (size_t r = 0; ok && r < n_roots; r++) {
+        if (candidates[r]) {
+            const struct ggml_tensor *tensor = &description->locations[r].record->as_made;
+            weights[n++] = (struct ats_holdable){.name = tensor->name,
+                                                 .bytes = ats_vram_bytes(stream->device, tensor)};
+        }
+    }
+    if (ok) {
+        ats_hold(weights, n, stream->staging.size, held);
+        n = 0;
+        for (size_t r = 0; r < n_roots; r++) {
+            chosen[r] = candidates[r] && held[n++];
+            description->roots[r].held = chosen[r];
+        }
+    }
+    free(held);
+    free(weights);
+    return ok;
+}
+
+bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description)
+{
+    const size_t n_roots = description->graph.n_roots;
+    if (stream->staging.buffer == NULL) {
+        return true;
+    }
+    bool *candidates = calloc(n_roots + 1, sizeof(*candidates));
+    bool *chosen = calloc(n_roots + 1, sizeof(*chosen));
+    bool ok = candidates != NULL && chosen != NULL;
+    for (size_t r = 0; ok && r < n_roots; r++) {
+        candidates[r] = is_candidate(&description->locations[r]);
+    }
+    if (ok && promote(stream, description, candidates, chosen) == 0) {
+        ok = hold(stream, description, candidates, chosen);
+    }
+    for (size_t r = 0; ok && r < n_roots; r++) {
+        if (chosen[r]) {
             description->roots[r].home = ATS_ON(ATS_ACCEL);
             ats_buffer_pin(description->locations[r].buffer);
         }
     }
-    free(promoted);
-    return true;
+    free(candidates);
+    free(chosen);
+    return ok;
+}
+
+static struct ats_staged staged_of(const struct ats_stream *stream,
+                                   const struct ats_description *description, uint32_t root)
+{
+    const struct ats_record *record = description->locations[root].record;
+    return (struct ats_staged){.root = root,
+                               .bytes = ats_vram_bytes(stream->device, &record->as_made)};
+}
+
+/* The weights that pass through with the splits that read them, or those that stay, which are
+ * read in all. */
+static size_t list_staged(const struct ats_stream *stream,
+                          const struct ats_description *description,
+                          const struct ats_schedule *schedule, struct ats_staged *list)
+{
+    size_t n = 0;
+    for (; n < schedule->n_promotions; n++) {
+        const struct ats_promoted *promoted = &schedule->promotions[n];
+        list[n] = staged_of(stream, description, promoted->root);
+        list[n].first_split = promoted->first_split;
+        list[n].last_split = promoted->last_split;
+    }
+    if (n > 0) {
+        return n;
+    }
+    for (uint32_t r = 0; r < description->graph.n_roots; r++) {
+        if (description->roots[r].held) {
+            list[n] = staged_of(stream, description, r);
+            list[n++].last_split = UINT32_MAX;
+        }
+    }
+    return n;
 }
 
 bool ats_promotion_stage(struct ats_stream *stream, struct ats_description *description,
-                         const struct ats_schedule *schedule, struct ats_staged **staged)
+                         const struct ats_schedule *schedule, struct ats_staged **staged, size_t *n)
 {
     const struct ats_staging_area *area = &stream->staging;
-    const struct ats_device *device = stream->device;
-    const size_t n = schedule->n_promotions;
-    struct ats_staged *list = calloc(n + 1, sizeof(*list));
+    struct ats_staged *list = calloc(description->graph.n_roots + 1, sizeof(*list));
     *staged = NULL;
+    *n = 0;
     if (list == NULL) {
         return false;
     }
-    for (size_t i = 0; i < n; i++) {
-        const struct ats_promoted *promoted = &schedule->promotions[i];
-        const struct ats_record *record = description->locations[promoted->root].record;
-        list[i] = (struct ats_staged){.bytes = ats_vram_bytes(device, &record->as_made),
-                                      .first_split = promoted->first_split,
-                                      .last_split = promoted->last_split};
-    }
-    if (!ats_staging_assign(list, n, area->size,
-                            ggml_backend_buft_get_alignment(device->accel_buffer_type))) {
+    const size_t n_staged = list_staged(stream, description, schedule, list);
+    const size_t alignment = ggml_backend_buft_get_alignment(stream->device->accel_buffer_type);
+    if (!ats_staging_assign(list, n_staged, area->size, alignment)) {
         free(list);
         return false;
     }
-    for (size_t i = 0; i < n; i++) {
-        struct ats_location *location = &description->locations[schedule->promotions[i].root];
+    for (size_t i = 0; i < n_staged; i++) {
+        struct ats_location *location = &description->locations[list[i].root];
         location->staging = area->buffer;
         location->staged = area->base + list[i].offset;
     }
     *staged = list;
+    *n = n_staged;
     return true;
+}
+
+uint64_t ats_promotion_name(const struct ats_description *description,
+                            const struct ats_staged *staged, size_t n)
+{
+    struct ats_rng mix = {.state = n};
+    for (size_t i = 0; i < n; i++) {
+        const struct ats_record *record = description->locations[staged[i].root].record;
+        mix.state ^= (uint64_t)(uintptr_t)record + staged[i].offset;
+        mix.state = ats_rng_next(&mix);
+    }
+    return mix.state | 1;
 }

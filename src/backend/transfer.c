@@ -57,7 +57,20 @@ void ats_staging_release(struct ats_stream *stream)
         ggml_backend_buffer_free(area->buffer);
         stream->device->vram_used -= area->size;
     }
-    *area = (struct ats_staging_area){0};
+    area->buffer = NULL;
+    area->base = NULL;
+    area->size = 0;
+    area->transfer = NULL;
+    area->free = NULL;
+    area->read_before = false;
+    area->held = 0;
+}
+
+void ats_staging_forget(struct ats_device *device)
+{
+    for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+        stream->staging.held = 0;
+    }
 }
 
 /* ---- pinned host memory ---- */
@@ -191,17 +204,38 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
     }
 }
 
+/* What the plan holds is copied as a whole before anything else runs. */
+static void fill_held(struct ats_stream *stream, const struct ats_graph_plan *plan)
+{
+    struct ats_staging_area *area = &stream->staging;
+    if (is_armed(plan)) {
+        copy_ahead(stream, plan, 0);
+        ggml_backend_event_wait(stream->accel, plan->promotions[plan->n_promotions - 1].arrived);
+    } else {
+        for (; area->next < plan->n_promotions; area->next++) {
+            copy_in(stream, &plan->promotions[area->next], stream->accel);
+        }
+    }
+    stream->in_flight = true;
+}
+
 void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan *plan)
 {
     struct ats_staging_area *area = &stream->staging;
-    if (!is_armed(plan)) {
+    area->all_there = plan->n_promotions == 0 || (plan->held != 0 && plan->held == area->held);
+    if (area->all_there) {
         return;
     }
+    area->held = 0;
     area->next = 0;
-    if (area->read_before) {
+    if (is_armed(plan) && area->read_before) {
         ggml_backend_event_wait(area->transfer, area->free);
     }
-    copy_ahead(stream, plan, 0);
+    if (plan->held != 0) {
+        fill_held(stream, plan);
+    } else if (is_armed(plan)) {
+        copy_ahead(stream, plan, 0);
+    }
 }
 
 void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
@@ -222,7 +256,7 @@ void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
 void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_plan *plan,
                             size_t split)
 {
-    if (!is_armed(plan)) {
+    if (stream->staging.all_there || !is_armed(plan)) {
         return;
     }
     if (plan->splits[split].done != NULL) {
@@ -231,15 +265,21 @@ void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_pl
     copy_ahead(stream, plan, split + 1);
 }
 
-void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan)
+void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan, bool done)
 {
     struct ats_staging_area *area = &stream->staging;
+    if (plan->n_promotions == 0) {
+        return;
+    }
     if (is_armed(plan)) {
         /* on both streams: a pass that was broken off leaves copies that nothing waits for */
-        if (area->next > 0) {
+        if (!area->all_there && area->next > 0) {
             ggml_backend_event_wait(stream->accel, plan->promotions[area->next - 1].arrived);
         }
         ggml_backend_event_record(area->free, stream->accel);
         area->read_before = true;
+    }
+    if (!area->all_there && done) {
+        area->held = plan->held;
     }
 }

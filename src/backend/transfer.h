@@ -7,6 +7,9 @@
  * accelerator has no events, or with ATS_TRANSFER=serial, the copies run on the compute stream,
  * in order with everything else.
  *
+ * A plan that streams nothing holds weights there instead (plan/hold.h): they are copied in its
+ * first pass and found there by those that follow.
+ *
  * Thread-safety: as the stream's: one thread at a time. */
 #ifndef ATS_BACKEND_TRANSFER_H
 #define ATS_BACKEND_TRANSFER_H
@@ -21,10 +24,8 @@ enum { ATS_NO_SPLIT = -1 };
 /* One weight on its way through staging memory. */
 struct ats_promotion_step {
     struct ats_record *record;
-    struct ggml_tensor accel; /* its bytes in staging memory, padding included */
-    size_t padding;           /* bytes behind the weight's own that the accelerator reads too */
-    uint32_t first_split;
-    uint32_t last_split;
+    struct ggml_tensor accel;     /* its bytes in staging memory, padding included */
+    size_t padding;               /* bytes behind the weight's own that the accelerator reads too */
     int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
     ggml_backend_event_t arrived; /* NULL: copied in order, nothing to wait for */
 };
@@ -36,7 +37,9 @@ struct ats_staging_area {
     ggml_backend_t transfer;   /* the transfer stream, or NULL: copies run in order */
     ggml_backend_event_t free; /* recorded behind the last reader of the latest pass */
     bool read_before;          /* `free` has been recorded */
-    size_t next;               /* promotion of the running pass that is to be copied next */
+    _Atomic uint64_t held; /* names the weights that the area keeps from pass to pass; 0: none */
+    bool all_there;        /* the running pass finds its weights as an earlier one left them */
+    size_t next;           /* promotion of the running pass that is to be copied next */
 };
 
 /* Takes staging memory of `bytes` within the VRAM budget, and starts the transfer stream.
@@ -45,6 +48,10 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes);
 
 /* Waits for the transfer stream and gives all back. Needs the write lock. */
 void ats_staging_release(struct ats_stream *stream);
+
+/* Weights have changed or gone: what any stream of the device holds must be copied again. Either
+ * lock. */
+void ats_staging_forget(struct ats_device *device);
 
 /* Makes copies from the buffer's host memory fast and asynchronous, if the accelerator can
  * page-lock memory that it has not allocated. Tried once per buffer; says so once if it
@@ -70,7 +77,7 @@ void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
 void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_plan *plan,
                             size_t split);
 
-/* Ends a pass, however it ended. */
-void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan);
+/* Ends a pass, however it ended; `done`: all its splits have been started. */
+void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan, bool done);
 
 #endif

@@ -32,6 +32,8 @@ struct ats_root {
      * it is copied for this pass alone (promote.h). Never written. Its home counts as the
      * accelerator's. */
     bool promoted;
+    /* The same, but it stays in staging memory from pass to pass (hold.h): nothing to wait for. */
+    bool held;
 };
 
 struct ats_graph_desc {

@@ -47,6 +47,11 @@ bool ats_is_expert_weight(const char *name)
     return strstr(name, "_exps.") != NULL || strstr(name, "_chexps.") != NULL;
 }
 
+bool ats_is_outer_weight(const char *name)
+{
+    return strstr(name, "_down") != NULL;
+}
+
 static enum part part_of(const struct ats_unit *unit)
 {
     if (ats_is_expert_weight(unit->name)) {
@@ -65,8 +70,17 @@ struct filler {
     enum ats_where *where;
 };
 
+/* All of a part, or one half of a feed-forward block. */
+enum half { WHOLE, INNER, OUTER };
+
+static bool is_in(const struct ats_unit *unit, enum half half)
+{
+    return half == WHOLE || ats_is_outer_weight(unit->name) == (half == OUTER);
+}
+
 /* Places the units of `layer` whose part is in [first, last], all or none. */
-static bool place_group(struct filler *f, int layer, enum part first, enum part last)
+static bool place_group(struct filler *f, int layer, enum part first, enum part last,
+                        enum half half)
 {
     size_t bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -74,7 +88,8 @@ static bool place_group(struct filler *f, int layer, enum part first, enum part 
             const struct ats_unit *unit = &f->units[i];
             const enum part part = part_of(unit);
             if (!unit->accel_can || f->where[i] != ATS_WHERE_HOST ||
-                ats_layer_of(unit->name) != layer || part < first || part > last) {
+                ats_layer_of(unit->name) != layer || part < first || part > last ||
+                !is_in(unit, half)) {
                 continue;
             }
             if (pass == 1) {
@@ -110,12 +125,16 @@ static void place_fill(struct filler *f)
         const int layer = ats_layer_of(f->units[i].name);
         last_layer = layer > last_layer ? layer : last_layer;
     }
-    place_group(f, LAYER_NONE, PART_ATTENTION, PART_DENSE);
+    place_group(f, LAYER_NONE, PART_ATTENTION, PART_DENSE, WHOLE);
     place_vectors(f);
     for (int part = PART_ATTENTION; part <= PART_EXPERTS; part++) {
         bool fits = true;
         for (int layer = last_layer; layer >= 0 && fits; layer--) {
-            fits = place_group(f, layer, (enum part)part, (enum part)part);
+            fits = place_group(f, layer, (enum part)part, (enum part)part, WHOLE);
+            if (!fits && part != PART_ATTENTION &&
+                !place_group(f, layer, (enum part)part, (enum part)part, INNER)) {
+                place_group(f, layer, (enum part)part, (enum part)part, OUTER);
+            }
         }
     }
 }

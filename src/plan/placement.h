@@ -74,7 +74,8 @@ struct ats_rule {
  * the first: the output layer; all vectors, on both sides, so that norms and biases
  * run beside the matrix that they belong to; attention or recurrent blocks with their
  * state, which at any depth of context is read faster there; feed-forward blocks; experts.
- * Of each kind it stops at the first layer that does not fit.
+ * Of each kind it stops at the first layer that does not fit; of that layer's feed-forward
+ * block or experts, gate and up or else down may still find room: neither costs a split more.
  *
  * Units that the accelerator cannot use stay in host memory whatever the rule;
  * units that only the accelerator can use go to VRAM even beyond the rule, as
@@ -109,5 +110,9 @@ int ats_layer_of(const char *name);
 
 /* Whether the name is one of stacked expert weights ("blk.7.ffn_up_exps.weight"). */
 bool ats_is_expert_weight(const char *name);
+
+/* Whether the name is that of a feed-forward block's second matrix ("blk.7.ffn_down.weight"), which
+ * may live elsewhere than the first ones: those are computed together. */
+bool ats_is_outer_weight(const char *name);
 
 #endif

@@ -17,6 +17,11 @@ static bool is_promoted(const struct builder *b, uint32_t root, enum ats_side si
     return side == ATS_ACCEL && b->graph->roots[root].promoted;
 }
 
+static bool is_held(const struct builder *b, uint32_t root, enum ats_side side)
+{
+    return side == ATS_ACCEL && b->graph->roots[root].held;
+}
+
 /* Bytes of promoted weights that no operator has read before this one. */
 static size_t newly_promoted(const struct builder *b, const struct ats_op *op, enum ats_side side)
 {
@@ -78,7 +83,7 @@ static void add_op(struct builder *b, uint32_t index, enum ats_side side)
         const uint32_t root = b->graph->reads[op->first_read + r];
         if (is_promoted(b, root, side)) {
             use_promoted(b, root);
-        } else {
+        } else if (!is_held(b, root, side)) {
             require(b, root, side);
         }
     }

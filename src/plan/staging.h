@@ -18,6 +18,7 @@ enum { ATS_STAGED_AT_ONCE = -1 };
 
 /* A weight that passes through. Splits are numbered in the order of execution. */
 struct ats_staged {
+    uint32_t root; /* of the graph; for the caller */
     size_t bytes;
     uint32_t first_split; /* that reads it; ascending from one weight to the next */
     uint32_t last_split;
