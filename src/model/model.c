@@ -380,7 +380,7 @@ struct ats_op_shape ats_model_shape(const struct ats_model *model,
                                      (double)op->io_bytes_per_token * rows + (double)op->io_bytes};
     const struct ats_model_tensor *t =
         op->tensor != ATS_NO_TENSOR ? &model->tensors[op->tensor] : NULL;
-    if (t != NULL) {
+    if (t != NULL && op->kind != ATS_COST_BYTES) {
         shape.family = t->family;
         shape.weight_bytes = (double)t->bytes;
     }

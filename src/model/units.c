@@ -36,7 +36,7 @@ void ats_model_open_unit(struct ats_model *m, enum ats_model_role role,
 static struct ats_model_op *add_op(struct ats_model *m, enum ats_cost_kind kind, int32_t tensor)
 {
     struct ats_model_op *op = &m->ops[m->n_ops++];
-    *op = (struct ats_model_op){.kind = kind, .tensor = tensor};
+    *op = (struct ats_model_op){.kind = kind, .tensor = tensor, .rows_per_token = 1};
     last_unit(m)->n_ops++;
     return op;
 }
@@ -106,6 +106,19 @@ static struct products sum_products(struct ats_model *m)
     return s;
 }
 
+/* The last operator applies the scale whose name ends so, to each of `heads` rows. */
+static void set_scale(struct ats_model *m, const char *name, uint32_t heads)
+{
+    const struct ats_model_unit *u = last_unit(m);
+    for (uint32_t w = 0; w < u->n_weights; w++) {
+        const int32_t t = m->weights[u->first_weight + w];
+        if (strstr(m->tensors[t].name, name) != NULL) {
+            m->ops[m->n_ops - 1].tensor = t;
+            m->ops[m->n_ops - 1].rows_per_token = heads;
+        }
+    }
+}
+
 /* Norms of queries and keys, rotation, and the writes to the cache: three kernels. */
 static void close_qkv(struct ats_model *m, const struct ats_model_layer *layer)
 {
@@ -120,7 +133,9 @@ static void close_qkv(struct ats_model *m, const struct ats_model_layer *layer)
     const uint64_t k = (uint64_t)m->params.n_kv_heads[layer->layer] * m->params.head_dim_k;
     const uint64_t v = (uint64_t)m->params.n_kv_heads[layer->layer] * m->params.head_dim_v;
     add_bytes_op(m, 2 * activations(q), false);
+    set_scale(m, ".attn_q_norm.", m->params.n_heads[layer->layer]);
     add_bytes_op(m, activations(k) + CACHE_BYTES * k, false);
+    set_scale(m, ".attn_k_norm.", m->params.n_kv_heads[layer->layer]);
     add_bytes_op(m, activations(v) + CACHE_BYTES * v, false);
 }
 
@@ -161,6 +176,7 @@ static void close_recurrent(struct ats_model *m)
     add_bytes_op(m, activations(channels + p->inner_size), false);
     m->ops[m->n_ops - 1].io_bytes = 2 * state;
     add_bytes_op(m, 3 * activations(p->inner_size), false);
+    set_scale(m, ".ssm_norm.", p->state_size > 0 ? p->inner_size / p->state_size : 1);
 }
 
 static void add_residual(struct ats_model *m)

@@ -42,9 +42,11 @@ static int32_t deciding_tensor(const struct ats_model *m, const struct ats_model
     return m->weights[u->first_weight];
 }
 
-static bool offloads(const struct emitter *e, const struct ats_model_unit *u)
+static bool offloads(const struct emitter *e, const struct ats_model_unit *u,
+                     const struct ats_model_op *op)
 {
-    return e->rule == STOCK && ats_model_rows(u, e->pass) >= ATS_SIM_OFFLOAD_ROWS;
+    const uint64_t rows = (uint64_t)ats_model_rows(u, e->pass) * op->rows_per_token;
+    return e->rule == STOCK && rows >= ATS_SIM_OFFLOAD_ROWS;
 }
 
 static bool has_state(const struct ats_model_unit *u)
@@ -65,7 +67,7 @@ static signed char decide(const struct emitter *e, size_t unit, const struct ats
     if (t == ATS_NO_TENSOR) {
         return UNDECIDED;
     }
-    return e->placement->tensor[t] || offloads(e, u) ? ATS_ACCEL : ATS_HOST;
+    return e->placement->tensor[t] || offloads(e, u, op) ? ATS_ACCEL : ATS_HOST;
 }
 
 /* Whether the operator comes behind one that the CPU must run: the write to a cache in host
@@ -187,7 +189,8 @@ static void compute(struct emitter *e, const struct ats_model_unit *u,
 
 /* ---- inputs ---- */
 
-/* Positions, row numbers of keys and of values, mask: what the user gives to a graph. */
+/* Positions, row numbers of keys and of values, mask, rows to output: what the user gives to a
+ * graph. */
 static void copy_user_inputs(struct emitter *e, const struct ats_model_unit *u)
 {
     const double rows = e->pass->n_tokens;
@@ -195,6 +198,7 @@ static void copy_user_inputs(struct emitter *e, const struct ats_model_unit *u)
     copy(e, rows * ROW_ID_BYTES, ATS_TO_DEVICE, false);
     copy(e, rows * ROW_ID_BYTES, ATS_TO_DEVICE, false);
     copy(e, rows * (double)ats_model_cache_rows(u, e->pass) * VALUE_BYTES, ATS_TO_DEVICE, false);
+    copy(e, e->pass->n_outputs * (double)VALUE_BYTES, ATS_TO_DEVICE, false);
     e->has_inputs = true;
 }
 
@@ -322,7 +326,8 @@ static void emit_op(struct emitter *e, size_t unit, uint32_t index, bool *has_id
     compute(e, u, op, side);
     e->fresh = false;
     const bool last = index + 1 == u->first_op + u->n_ops;
-    if (last && side == ATS_ACCEL && offloads(e, u)) {
+    const bool moves_all = e->rule == STOCK && ats_model_rows(u, e->pass) >= ATS_SIM_OFFLOAD_ROWS;
+    if (last && side == ATS_ACCEL && moves_all) {
         copy_small_weights(e, u);
     }
     if (last && side == ATS_ACCEL && has_state(u) && !e->placement->unit_state[unit]) {
