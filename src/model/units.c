@@ -1,5 +1,6 @@
 #include "model/units.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,15 @@ static uint64_t activations(uint64_t n)
     return n * ACTIVATION_BYTES;
 }
 
+/* Names of tensors come from files; those of units are shown and written to JSON. */
+static void set_printable(char *name, size_t size, const char *text)
+{
+    snprintf(name, size, "%.*s", (int)size - 1, text);
+    for (char *c = name; *c != '\0'; c++) {
+        *c = isalnum((unsigned char)*c) || strchr("._-", *c) != NULL ? *c : '_';
+    }
+}
+
 void ats_model_open_unit(struct ats_model *m, enum ats_model_role role,
                          const struct ats_model_layer *layer, int32_t tensor)
 {
@@ -25,7 +35,7 @@ void ats_model_open_unit(struct ats_model *m, enum ats_model_role role,
                                  .first_op = (uint32_t)m->n_ops,
                                  .first_weight = (uint32_t)m->n_weights};
     if (role == ATS_ROLE_OTHER && tensor != ATS_NO_TENSOR) {
-        snprintf(u->name, sizeof u->name, "%.*s", (int)sizeof u->name - 1, m->tensors[tensor].name);
+        set_printable(u->name, sizeof u->name, m->tensors[tensor].name);
     } else if (layer->layer >= 0) {
         snprintf(u->name, sizeof u->name, "blk.%d.%s", layer->layer, ats_model_role_name(role));
     } else {

@@ -42,24 +42,8 @@ qwen3.5-122b-a10b 48
 gpt-oss-120b 36
 MODELS
 
-# A model in parts is the sum of its parts.
 try "$ats" synth --arch qwen3moe --layers 3 --out "$work/whole.gguf"
 expect_rc 0
-if [ -x "$ATS_LLAMA_BIN/llama-gguf-split" ]; then
-    try "$ATS_LLAMA_BIN/llama-gguf-split" --split --split-max-tensors 10 "$work/whole.gguf" "$work/part"
-    expect_rc 0
-    first=$(ls "$work"/part-00001-of-*.gguf)
-    try "$ats" simulate "$work/whole.gguf" --prompt 64 --depth 64 --decode 2 --json
-    whole=$(figure 'r["model"]["bytes"], r["results"][0]["phases"]')
-    try "$ats" simulate "$first" --prompt 64 --depth 64 --decode 2 --json
-    expect_rc 0
-    expect_figure 'r["model"]["bytes"], r["results"][0]["phases"]' "$whole"
-    try "$ats" simulate "${first/00001-of/00002-of}"
-    expect_error 1 "00001-of"
-    rm "${first/00001-of/00002-of}"
-    try "$ats" simulate "$first"
-    expect_error 1 "00002-of"
-fi
 
 # One command shows what a faster link is worth to two policies.
 try "$ats" simulate qwen3-30b-a3b --layers 8 --rig laptop-3060 --vram 2G --policy layers,bound \
