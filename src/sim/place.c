@@ -348,8 +348,11 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));
     const uint64_t compute = s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p);
     const uint64_t budget = s->vram_bytes > compute ? s->vram_bytes - compute : 0;
-    const bool good = where != NULL ? ats_place(l.units, l.n, (size_t)budget, rule, where, err)
-                                    : ats_fail(err, "out of memory for a placement");
+    if (where == NULL) {
+        listing_free(&l);
+        return ats_fail(err, "out of memory for a placement");
+    }
+    const bool good = ats_place(l.units, l.n, (size_t)budget, rule, where, err);
     for (size_t i = 0; good && i < l.n; i++) {
         const bool in_vram = where[i] != ATS_WHERE_HOST;
         if (l.tensor[i] < s->model->n_tensors) {

@@ -121,7 +121,9 @@ static void choose_sides(struct emitter *e)
     spread_down(e);
     spread_up(e);
     for (size_t o = 0; o < e->model->n_ops; o++) {
-        e->sides[o] = e->sides[o] == UNDECIDED ? ATS_HOST : e->sides[o];
+        if (e->sides[o] == UNDECIDED) {
+            e->sides[o] = ATS_HOST;
+        }
     }
 }
 
@@ -372,7 +374,7 @@ static void emit(const struct ats_sim_setting *setting, struct ats_sim_placement
                         .schedule = schedule,
                         .rule = rule,
                         .unit = -1,
-                        .sides = malloc(setting->model->n_ops)};
+                        .sides = calloc(setting->model->n_ops + 1, 1)};
     if (e.sides == NULL) {
         schedule->failed = true;
         return;
