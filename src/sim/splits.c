@@ -249,12 +249,29 @@ static void copy_weight(struct emitter *e, const struct ats_model_unit *u, int32
                                    .blocking = pageable});
 }
 
-/* Attention on the GPU over a state in host memory. New keys and values are written there by the
- * CPU, then all that attention reads comes over; a recurrent state comes and goes. */
+/* Linear attention on the GPU over a state in host memory. The CPU takes the sequence's state out
+ * of all; the convolution's part of it comes back as a view of the whole input, which is copied
+ * whole. */
+static void fetch_recurrent(struct emitter *e, const struct ats_model_unit *u)
+{
+    const struct ats_model_params *p = &e->model->params;
+    const double channels = p->inner_size + 2.0 * p->n_groups * p->state_size;
+    const double past = p->conv_kernel > 0 ? p->conv_kernel - 1.0 : 0;
+    const double conv = past * channels * VALUE_BYTES;
+    begin_split(e, ATS_HOST);
+    begin_split(e, ATS_HOST);
+    copy(e, conv + ats_model_rows(u, e->pass) * channels * VALUE_BYTES, ATS_TO_HOST, false);
+    begin_split(e, ATS_ACCEL);
+    copy(e, conv, ATS_TO_DEVICE, false);
+    copy(e, (double)u->recurrent_bytes - conv, ATS_TO_DEVICE, false);
+}
+
+/* Attention on the GPU over a cache in host memory. New keys and values are written there by the
+ * CPU, then all that attention reads comes over. */
 static void fetch_state(struct emitter *e, const struct ats_model_unit *u)
 {
     if (u->recurrent_bytes > 0) {
-        copy(e, (double)u->recurrent_bytes, ATS_TO_DEVICE, true);
+        fetch_recurrent(e, u);
         return;
     }
     const double rows = ats_model_rows(u, e->pass);
@@ -276,7 +293,7 @@ static void return_state(struct emitter *e, const struct ats_model_unit *u)
 {
     if (u->recurrent_bytes > 0) {
         begin_split(e, ATS_HOST);
-        copy(e, (double)u->recurrent_bytes, ATS_TO_HOST, true);
+        copy(e, (double)u->recurrent_bytes, ATS_TO_HOST, false);
         begin_split(e, ATS_ACCEL);
     }
 }
@@ -296,14 +313,17 @@ static bool is_op_weight(const struct emitter *e, const struct ats_model_unit *u
 /* Scales, biases and other weights that are no matrix come over too, each on its own. */
 static void copy_small_weights(struct emitter *e, const struct ats_model_unit *u)
 {
+    /* the sinks of attention are no reason to end a split */
+    const bool are_inputs = u->role == ATS_ROLE_ATTENTION && u->recurrent_bytes == 0;
     bool none = true;
     for (uint32_t w = 0; w < u->n_weights; w++) {
         const int32_t t = e->model->weights[u->first_weight + w];
         if (!e->placement->tensor[t] && !is_op_weight(e, u, t)) {
+            e->fresh = are_inputs;
             copy_weight(e, u, t, false, &none);
-            e->fresh = false;
         }
     }
+    e->fresh = false;
 }
 
 static void emit_op(struct emitter *e, size_t unit, uint32_t index, bool *has_ids)
@@ -332,7 +352,9 @@ static void emit_op(struct emitter *e, size_t unit, uint32_t index, bool *has_id
     if (last && side == ATS_ACCEL && moves_all) {
         copy_small_weights(e, u);
     }
-    if (last && side == ATS_ACCEL && has_state(u) && !e->placement->unit_state[unit]) {
+    const bool fetched =
+        has_state(u) && !e->placement->unit_state[unit] && e->sides[u->first_op] == ATS_ACCEL;
+    if (last && fetched) {
         return_state(e, u);
     }
 }
