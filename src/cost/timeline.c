@@ -128,7 +128,7 @@ static struct stream *free_slot(struct ats_timeline *t)
             return t->streams[i];
         }
     }
-    struct stream **grown = realloc(t->streams, (t->n_streams + 1) * sizeof(grown[0]));
+    struct stream **grown = realloc(t->streams, (t->n_streams + 1) * sizeof(struct stream *));
     if (grown == NULL) {
         return NULL;
     }
@@ -433,10 +433,10 @@ static struct ats_ticket submit(struct ats_timeline *t, uint32_t stream,
                                 const struct command *command)
 {
     struct stream *s = find(t, stream);
-    if (s == NULL || (s->submitted - s->completed == s->capacity && !grow(s))) {
+    if (s == NULL || s->ring == NULL || (s->submitted - s->completed == s->capacity && !grow(s))) {
         return (struct ats_ticket){0};
     }
-    const bool was_empty = first(s) == NULL;
+    const bool was_empty = s->submitted == s->completed;
     s->ring[s->submitted & (s->capacity - 1)] = *command;
     s->submitted++;
     const struct ats_ticket ticket = {stream, s->submitted};

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -36,8 +37,10 @@ struct job {
     struct job *next;
     struct ats_ticket copy;
     struct ats_emu_rows source;
-    size_t read; /* bytes, of all rows in order */
-    bool reading;
+    /* Written without the lock by whoever reads a piece, so that a thread that waits for it need
+     * not let go of the lock for long: */
+    _Atomic size_t read; /* bytes, of all rows in order */
+    _Atomic bool reading;
 };
 
 /* Guarded by `lock`, but for what says otherwise. */
@@ -60,6 +63,7 @@ static struct {
     clockid_t reader_clock;
     pthread_cond_t work;
     struct job *jobs;
+    _Atomic int pieces; /* being read; without the lock too */
     struct job **last_job;
     bool stop;
 
@@ -235,13 +239,16 @@ static bool read_piece(struct job *job)
         return false;
     }
     end = end - begin < CHUNK_BYTES ? end : begin + CHUNK_BYTES;
-    job->reading = true;
+    const bool last = end == total_bytes(&job->source);
+    atomic_store(&job->reading, true);
+    atomic_fetch_add(&state.pieces, 1);
     pthread_mutex_unlock(&state.lock);
     read_bytes(&job->source, begin, end);
+    atomic_store(&job->read, end);
+    atomic_store(&job->reading, false); /* unless it is complete, it is another's from now on */
+    atomic_fetch_sub(&state.pieces, 1);
     pthread_mutex_lock(&state.lock);
-    job->reading = false;
-    job->read = end;
-    if (end == total_bytes(&job->source)) {
+    if (last) {
         unlink_job(job);
     }
     return true;
@@ -313,8 +320,11 @@ static void read_due(void)
             read_piece(job);
             others = true;
         } else if (others) {
+            /* taking the lock again and again would keep it from the reader */
             pthread_mutex_unlock(&state.lock);
-            relax();
+            while (atomic_load(&state.pieces) > 0) {
+                relax();
+            }
             pthread_mutex_lock(&state.lock);
         }
     }
@@ -324,11 +334,11 @@ static void read_due(void)
 
 static void spin_until(double us)
 {
-    double now_us = ats_emu_clock_us();
-    if (us - now_us > SLEEP_FROM_US) {
-        nap(us - now_us - SLEEP_MARGIN_US);
+    const double left_us = us - ats_emu_clock_us();
+    if (left_us > SLEEP_FROM_US) {
+        nap(left_us - SLEEP_MARGIN_US);
     }
-    while ((now_us = ats_emu_clock_us()) < us) {
+    while (ats_emu_clock_us() < us) {
         relax();
     }
 }

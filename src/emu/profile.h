@@ -20,11 +20,12 @@ struct ats_emu_profile {
     uint32_t max_delay_us; /* the longest pause before a command; 0: none */
     struct ats_emu_inject_rules inject;
 
-    bool timed;                       /* mode "timed"; what follows is for it alone */
+    /* of timed mode alone */
     struct ats_device_rates rates;    /* as emulated, after scaling */
     struct ats_routing_model routing; /* of experts */
     char rig[64];                     /* the rig that it is made from, or "" */
     struct ats_rig_scale scale;       /* of the rig's rates to this host; factor 1 without a rig */
+    bool timed;                       /* mode "timed" */
 };
 
 /* 1 GiB, exact, without pauses or failures. */

@@ -223,7 +223,7 @@ static void test_results_do_not_depend_on_the_steps(void **state)
         const struct ats_timeline_copy out = {
             .direction = ATS_TO_HOST, .bytes = 2e6, .kernel = true};
         const struct ats_ticket last = ats_timeline_copy(t, b, &out);
-        for (double now = 0; now < 3000; now += round == 0 ? 3000 : 7) {
+        for (int now = 0; now < 3000; now += round == 0 ? 3000 : 7) {
             ats_timeline_advance(t, now, 33);
         }
         ats_timeline_advance(t, 3000, 33);
@@ -433,7 +433,7 @@ static void test_routing_is_a_function_of_seed_and_layer(void **state)
         struct ats_routing routing;
         assert_true(ats_routing_init(&routing, &model, keys[i][0], keys[i][1], 64, 8));
         for (int token = 0; token < 50; token++) {
-            ats_routing_next(&routing, &experts[i][token * 8]);
+            ats_routing_next(&routing, &experts[i][(size_t)token * 8]);
         }
         ats_routing_free(&routing);
     }

@@ -12,6 +12,7 @@
 #include "emu/graph_cost.h"
 #include "timed.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 static struct ats_device_rates fast_rates(void)
@@ -68,7 +69,7 @@ static void test_numbers_are_finite_and_repeatable(void **state)
             timed_graph_free(&g);
             ats_emu_device_destroy(device);
         }
-        const size_t bytes = N * (type == 0 ? 4 : 2);
+        const size_t bytes = (size_t)N * (type == 0 ? 4 : 2);
         assert_memory_equal(out[0][0], out[1][0], bytes); /* the same for the same reads */
         assert_memory_equal(out[0][1], out[1][1], bytes);
         assert_memory_not_equal(out[0][0], out[0][1], bytes); /* each read another */
@@ -115,7 +116,7 @@ static void test_weights_commit_no_memory(void **state)
     memset(data, 1, 50 << 20);
     const size_t before = resident_kib();
     ggml_backend_tensor_set(t, data, 0, 50 << 20);
-    assert_true(resident_kib() < before + 5 * 1024);
+    assert_true(resident_kib() < before + (size_t)5 * 1024);
     free(data);
     timed_graph_free(&g);
     ats_emu_device_destroy(device);
@@ -148,7 +149,7 @@ static struct moe make_moe(struct ats_emu_device *device, int layer)
 static void read_ids(ggml_backend_t backend, const struct moe *m, int32_t rows[TOKENS][EXPERTS])
 {
     assert_int_equal(ggml_backend_graph_compute(backend, m->g.graph), GGML_STATUS_SUCCESS);
-    ggml_backend_tensor_get(m->sorted, rows, 0, sizeof(int32_t) * TOKENS * EXPERTS);
+    ggml_backend_tensor_get(m->sorted, rows, 0, sizeof(int32_t) * EXPERTS * (size_t)TOKENS);
 }
 
 static void test_routing_is_valid_and_independent_of_devices(void **state)
@@ -335,6 +336,83 @@ static void test_host_memory_is_out_of_reach(void **state)
     ats_emu_device_destroy(device);
 }
 
+/* ---- many threads ---- */
+
+enum { STRESS_THREADS = 4, STRESS_ROUNDS = 25, STRESS_BYTES = 3 << 20 };
+
+/* Streams that copy from pinned memory and free it as soon as they may, events between them, and
+ * buffers that come and go. Sanitizers see whether the reader keeps off what is freed. */
+struct stress {
+    struct ats_emu_device *device;
+    ggml_backend_event_t event; /* shared */
+    struct ats_rng rng;
+    pthread_t thread;
+    bool ok;
+};
+
+static void *stress_main(void *argument)
+{
+    struct stress *s = argument;
+    ggml_backend_t backend = ggml_backend_dev_init(&s->device->dev, NULL);
+    const struct ggml_init_params params = {.mem_size = 1 << 20, .no_alloc = true};
+    s->ok = backend != NULL;
+    for (int round = 0; s->ok && round < STRESS_ROUNDS; round++) {
+        struct ggml_context *context = ggml_init(params);
+        struct ggml_tensor *t = ggml_new_tensor_1d(context, GGML_TYPE_F32, STRESS_BYTES / 4);
+        ggml_backend_buffer_t buffer =
+            ggml_backend_alloc_ctx_tensors_from_buft(context, &s->device->buft);
+        uint8_t *pinned = ats_emu_pinned_alloc(STRESS_BYTES);
+        if (buffer == NULL || pinned == NULL) {
+            s->ok = false;
+            break;
+        }
+        const size_t bytes = 4 * ats_rng_below(&s->rng, STRESS_BYTES / 4);
+        ggml_backend_tensor_set_async(backend, t, pinned, 0, bytes);
+        switch (ats_rng_below(&s->rng, 3)) {
+        case 0:
+            ggml_backend_event_record(s->event, backend);
+            ggml_backend_event_synchronize(s->event);
+            break;
+        case 1:
+            ggml_backend_event_wait(backend, s->event);
+            ggml_backend_tensor_get_async(backend, t, pinned, 0, bytes);
+            break;
+        default:
+            ggml_backend_tensor_get(t, pinned, 0, bytes);
+            break;
+        }
+        ggml_backend_synchronize(backend);
+        ats_emu_pinned_free(pinned);
+        ggml_backend_buffer_free(buffer);
+        ggml_free(context);
+    }
+    char text[256];
+    s->ok = s->ok && !ats_emu_take_error(backend, text, sizeof text);
+    ggml_backend_free(backend);
+    return NULL;
+}
+
+static void test_many_threads(void **state)
+{
+    (void)state;
+    const struct ats_device_rates rates = fast_rates();
+    struct ats_emu_device *device = timed_device(&rates);
+    ggml_backend_event_t event = ggml_backend_event_new(&device->dev);
+    struct stress stress[STRESS_THREADS];
+    for (uint64_t i = 0; i < STRESS_THREADS; i++) {
+        stress[i] = (struct stress){.device = device, .event = event, .rng = {.state = i}};
+        assert_int_equal(pthread_create(&stress[i].thread, NULL, stress_main, &stress[i]), 0);
+    }
+    for (int i = 0; i < STRESS_THREADS; i++) {
+        pthread_join(stress[i].thread, NULL);
+        assert_true(stress[i].ok);
+    }
+    const struct ats_emu_counters counters = timed_counters(device);
+    assert_true(counters.copies_h2d >= STRESS_THREADS * STRESS_ROUNDS / 2);
+    ggml_backend_event_free(event);
+    ats_emu_device_destroy(device);
+}
+
 /* ---- rigs ---- */
 
 static const char *rig_folder(void)
@@ -440,6 +518,89 @@ static void test_bad_rigs_are_explained(void **state)
     rmdir(directory);
 }
 
+/* Random changes of a good file: read or refused in one line, never more. */
+static void test_rigs_survive_mutation(void **state)
+{
+    (void)state;
+    char source[512];
+    snprintf(source, sizeof source, "%s/laptop-3060.json", rig_folder());
+    static char good[16384];
+    static char text[sizeof good + 1];
+    FILE *file = fopen(source, "r");
+    assert_non_null(file);
+    const size_t size = fread(good, 1, sizeof good, file);
+    fclose(file);
+    assert_true(size > 1000 && size < sizeof good);
+    char path[] = "/tmp/timed-rig-XXXXXX";
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    int accepted = 0;
+    for (uint64_t round = 0; round < 2000; round++) {
+        struct ats_rng rng = {.state = round};
+        memcpy(text, good, size);
+        text[size] = '\0';
+        for (uint64_t n = 1 + ats_rng_below(&rng, 3); n > 0; n--) {
+            static const char replacements[] = "\"{}:,0-9eE.\n\x01x[";
+            text[ats_rng_below(&rng, size)] =
+                replacements[ats_rng_below(&rng, sizeof replacements - 1)];
+        }
+        if (ats_rng_below(&rng, 8) == 0) {
+            text[ats_rng_below(&rng, size)] = '\0'; /* cut */
+        }
+        write_text(path, text);
+        struct ats_rig rig;
+        struct ats_error err = {""};
+        if (ats_rig_read(path, &rig, &err)) {
+            accepted++;
+            assert_true(rig.rates.cpu_gbps > 0 && rig.rates.h2d_gbps > 0 && rig.memory > 0);
+        } else {
+            assert_non_null(strstr(err.text, path));
+        }
+    }
+    unlink(path);
+    assert_in_range(accepted, 50, 1950); /* texts and sources can change */
+}
+
+static void test_timed_profiles(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof path, "%s/../profiles/emu-timed.json", rig_folder());
+    struct ats_emu_profile profile;
+    struct ats_error err = {""};
+    if (!ats_emu_profile_read(path, &profile, &err)) {
+        fail_msg("%s", err.text);
+    }
+    assert_true(profile.timed);
+    assert_true(profile.rates.pageable_gbps == 2 && profile.rates.launch_us == 20);
+    assert_true(profile.scale.factor == 1);
+    char mine[] = "/tmp/timed-rig-XXXXXX";
+    const int fd = mkstemp(mine);
+    assert_true(fd >= 0);
+    close(fd);
+    static const char *const cases[][2] = {
+        {"", "\"rates\" is missing, which mode \"timed\" needs"},
+        {", \"rates\": 5", "\"rates\" must be an object"},
+        {", \"rates\": {\"wings\": 2}", "\"rates\": unknown key \"wings\""},
+        {", \"rates\": {\"link\": {\"h2d_gbps\": 0}}", "\"link\": \"h2d_gbps\" must be"},
+        {", \"rates\": {}", "\"cpu\": \"threads\" is missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "{\"format\": \"ats-device-1\", \"name\": \"x\", \"memory\": \"1G\", "
+                 "\"mode\": \"timed\"%s}",
+                 cases[i][0]);
+        write_text(mine, text);
+        assert_false(ats_emu_profile_read(mine, &profile, &err));
+        if (strstr(err.text, cases[i][1]) == NULL || strstr(err.text, mine) == NULL) {
+            fail_msg("'%s' does not say '%s'", err.text, cases[i][1]);
+        }
+    }
+    unlink(mine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -451,7 +612,10 @@ int main(void)
         cmocka_unit_test(test_fused_operators_launch_once),
         cmocka_unit_test(test_gate_and_up_are_one_kernel_for_one_token),
         cmocka_unit_test(test_host_memory_is_out_of_reach),
+        cmocka_unit_test(test_many_threads),
         cmocka_unit_test(test_shipped_rigs),
+        cmocka_unit_test(test_rigs_survive_mutation),
+        cmocka_unit_test(test_timed_profiles),
         cmocka_unit_test(test_bad_rigs_are_explained),
     };
     return cmocka_run_group_tests(tests, timed_load_ggml, NULL);
