@@ -69,11 +69,12 @@ static bool list_all(struct ats_error *err)
 {
     size_t n = 0;
     char **names = synth_spec_names(&n, err);
-    bool ok = names != NULL;
-    if (ok) {
-        printf("%-18s %-9s %-6s %3s  %-9s %-9s %-8s %3s  %s\n", "model", "arch", "types", "lay",
-               "size", "per layer", "experts", "use", "then");
+    if (names == NULL) {
+        return false;
     }
+    printf("%-18s %-9s %-6s %3s  %-9s %-9s %-8s %3s  %s\n", "model", "arch", "types", "lay", "size",
+           "per layer", "experts", "use", "then");
+    bool ok = true;
     for (size_t i = 0; i < n; i++) {
         ok = ok && list_one(names[i], err);
         free(names[i]);
@@ -91,17 +92,17 @@ static const struct {
     const char *part;
     const char *role;
 } roles[] = {
+    {"norm", "norms"},
     {"token_embd", "token embedding"},
-    {"output.weight", "output"},
     {"_exps.", "experts"},
     {"_shexp", "shared expert"},
     {"ffn_gate_inp", "router"},
     {"ssm_", "linear attention"},
     {"attn_qkv", "linear attention"},
     {"attn_gate", "linear attention"},
-    {"norm", "norms"},
     {"attn_", "attention"},
     {"ffn_", "feed-forward"},
+    {"output.weight", "output"},
     {"", "other"},
 };
 enum { N_ROLES = sizeof roles / sizeof roles[0] };

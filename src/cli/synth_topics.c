@@ -75,10 +75,10 @@ static void pack_q4_k(uint8_t *packed, const int8_t *row, size_t n)
         put_f16(packed, d);
         put_f16(packed + 2, d * 7.5f);
         memset(packed + 4, 0xff, 12);
-        for (int group = 0; group < 4; group++) {
+        for (size_t group = 0; group < 4; group++) {
             const int8_t *low = row + group * 64;
             uint8_t *to = packed + 16 + group * 32;
-            for (int k = 0; k < 32; k++) {
+            for (size_t k = 0; k < 32; k++) {
                 const unsigned a = (unsigned)(low[k] + 128) / STEP;
                 const unsigned b = (unsigned)(low[k + 32] + 128) / STEP;
                 to[k] = (uint8_t)(a | b << 4);
