@@ -52,7 +52,7 @@ static uint64_t estimate_compute(const struct ats_sim_setting *s, const struct a
         widest = out > widest ? out : widest;
         for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
             const int32_t t = m->weights[u->first_weight + w];
-            if (!p->tensor[t] && m->tensors[t].bytes > moved) {
+            if (!p->fixed && !p->tensor[t] && m->tensors[t].bytes > moved) {
                 moved = m->tensors[t].bytes;
             }
         }
@@ -342,6 +342,7 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
 {
     struct listing l;
     clear(s, p);
+    p->fixed = true;
     if (!listing_make(s, &l)) {
         return ats_fail(err, "out of memory for a placement");
     }

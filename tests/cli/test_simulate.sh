@@ -104,6 +104,8 @@ try "$ats" simulate qwen3-14b --sweep cpu=1
 expect_error 2 "--sweep"
 try "$ats" simulate qwen3-14b --sweep link=0
 expect_error 2 "link"
+try "$ats" simulate qwen3-14b --vram 0
+expect_error 2 "--vram"
 try "$ats" simulate qwen3-14b --scale fast
 expect_error 1 "--scale"
 try "$ats" simulate qwen3-14b --prompt 0 --decode 0
