@@ -128,6 +128,10 @@ static size_t size(const struct options *o, const char *option, const char *text
     if (!ats_parse_bytes(text, &bytes, &err)) {
         cli_usage_error(o->who, "--%s: %s", option, err.text);
     }
+    if (bytes == 0) {
+        cli_usage_error(o->who, "--%s must be more than 0; the policy cpu does without VRAM",
+                        option);
+    }
     return bytes;
 }
 

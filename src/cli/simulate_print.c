@@ -135,41 +135,59 @@ bool simulate_print_json(const struct simulate_summary *s, const struct simulate
 
 /* ---- traces ---- */
 
+enum track { TRACK_HOST, TRACK_CPU, TRACK_GPU, TRACK_LINK, TRACKS };
+
+static const char *const track_names[TRACKS] = {"host", "CPU", "GPU", "link"};
+
 struct simulate_trace {
     struct ats_replace file;
     const struct ats_model *model;
     const char *path;
-    bool first;
 };
 
 struct simulate_trace *simulate_trace_open(const char *path, const struct ats_model *model,
                                            struct ats_error *err)
 {
     struct simulate_trace *t = cli_alloc(sizeof(*t));
-    *t = (struct simulate_trace){.model = model, .path = path, .first = true};
+    *t = (struct simulate_trace){.model = model, .path = path};
     if (!ats_replace_begin(&t->file, path)) {
         ats_fail(err, "cannot write the trace %s: %s", path, strerror(errno));
         free(t);
         return NULL;
     }
     fprintf(t->file.out, "[");
+    for (int i = 0; i < TRACKS; i++) {
+        fprintf(t->file.out,
+                "%s\n{\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"name\":\"thread_name\","
+                "\"args\":{\"name\":\"%s\"}}",
+                i > 0 ? "," : "", i, track_names[i]);
+    }
     return t;
+}
+
+static enum track track_of(enum ats_sim_kind kind)
+{
+    switch (kind) {
+    case ATS_SIM_CPU:
+        return TRACK_CPU;
+    case ATS_SIM_GPU:
+        return TRACK_GPU;
+    case ATS_SIM_COPY:
+        return TRACK_LINK;
+    default:
+        return TRACK_HOST;
+    }
 }
 
 void simulate_trace_event(void *trace, const struct ats_sim_event *event)
 {
     struct simulate_trace *t = trace;
-    static const char *const tracks[] = {"host", "CPU", "GPU", "link", "", "host"};
-    static const char *const kinds[] = {"work", "", "", "", "", "wait"};
-    const char *track = tracks[event->kind];
-    const char *name = event->unit >= 0 ? t->model->units[event->unit].name : "graph";
-    /* Chrome wants numbers for tracks; names of tracks would be events of their own */
+    const char *unit = event->unit >= 0 ? t->model->units[event->unit].name : "graph";
     fprintf(t->file.out,
-            "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":\"%s\",\"name\":\"%s%s%s\",\"ts\":%.3f,"
+            ",\n{\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"name\":\"%s%s\",\"ts\":%.3f,"
             "\"dur\":%.3f,\"args\":{\"bytes\":%.0f}}",
-            t->first ? "" : ",", track, name, kinds[event->kind][0] != '\0' ? " " : "",
-            kinds[event->kind], event->begin_us, event->end_us - event->begin_us, event->bytes);
-    t->first = false;
+            (int)track_of(event->kind), unit, event->kind == ATS_SIM_SYNC ? " wait" : "",
+            event->begin_us, event->end_us - event->begin_us, event->bytes);
 }
 
 bool simulate_trace_close(struct simulate_trace *t, struct ats_error *err)

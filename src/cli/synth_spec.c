@@ -88,15 +88,16 @@ enum { N_OTHER = sizeof other_keys / sizeof other_keys[0] };
 
 static const struct {
     const char *name;
-    unsigned needs; /* bits of enum need */
+    unsigned needs;       /* bits of enum need */
+    bool rotates_in_part; /* "rope_dim" may be less than "head_dim" */
 } archs[] = {
-    {"glm4", 1U << DENSE},
-    {"qwen3", 1U << DENSE},
-    {"llama", 1U << DENSE},
-    {"qwen3moe", 1U << EXPERTS},
-    {"gpt-oss", 1U << EXPERTS | 1U << WINDOW},
-    {"qwen3next", 1U << EXPERTS | 1U << SHARED | 1U << LINEAR},
-    {"qwen35moe", 1U << EXPERTS | 1U << SHARED | 1U << LINEAR | 1U << SECTIONS},
+    {"glm4", 1U << DENSE, true},
+    {"qwen3", 1U << DENSE, false},
+    {"llama", 1U << DENSE, false},
+    {"qwen3moe", 1U << EXPERTS, false},
+    {"gpt-oss", 1U << EXPERTS | 1U << WINDOW, false},
+    {"qwen3next", 1U << EXPERTS | 1U << SHARED | 1U << LINEAR, true},
+    {"qwen35moe", 1U << EXPERTS | 1U << SHARED | 1U << LINEAR | 1U << SECTIONS, true},
 };
 enum { N_ARCHS = sizeof archs / sizeof archs[0] };
 
@@ -227,6 +228,22 @@ static bool read_sources(json_t *root, const char *path, struct ats_error *err)
     return ok || ats_fail(err, "%s: \"sources\" must be an object of texts", path);
 }
 
+/* llama.cpp has other shapes of rotary embedding for some architectures only. */
+static bool check_rope(const struct synth_spec *s, const char *path, struct ats_error *err)
+{
+    bool in_part = false;
+    for (size_t i = 0; i < N_ARCHS; i++) {
+        in_part = in_part || (archs[i].rotates_in_part && strcmp(archs[i].name, s->arch) == 0);
+    }
+    if (s->rope_dim > s->head_dim || s->rope_dim % 2 != 0) {
+        return ats_fail(err, "%s: \"rope_dim\" %u must be even and at most \"head_dim\" %u", path,
+                        s->rope_dim, s->head_dim);
+    }
+    return in_part || s->rope_dim == s->head_dim ||
+           ats_fail(err, "%s: \"rope_dim\" %u must be \"head_dim\" %u for %s", path, s->rope_dim,
+                    s->head_dim, s->arch);
+}
+
 /* What each number alone does not tell. */
 static bool check_together(const struct synth_spec *s, const char *path, struct ats_error *err)
 {
@@ -238,9 +255,8 @@ static bool check_together(const struct synth_spec *s, const char *path, struct 
         return ats_fail(err, "%s: \"experts_used\" %u is more than \"experts\" %u", path,
                         s->experts_used, s->experts);
     }
-    if (s->rope_dim > s->head_dim || s->rope_dim % 2 != 0) {
-        return ats_fail(err, "%s: \"rope_dim\" %u must be even and at most \"head_dim\" %u", path,
-                        s->rope_dim, s->head_dim);
+    if (!check_rope(s, path, err)) {
+        return false;
     }
     if (s->linear_key_heads > 0 && s->linear_value_heads % s->linear_key_heads != 0) {
         return ats_fail(err,

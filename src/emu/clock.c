@@ -4,10 +4,12 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* How often a waiting thread looks: finer is better for the link's rate, each look costs about
  * 2 us of system calls. */
@@ -22,6 +24,9 @@ static const double MIN_SAMPLE_US = 25;
 static const double SLEEP_FROM_US = 20000;
 static const double SLEEP_MARGIN_US = 5000;
 static const double MAX_SLEEP_US = 50000;
+
+/* Waking the reader takes longer than reading so little. */
+enum { READ_AT_ONCE_BYTES = 64 << 10 };
 
 /* The reader looks this often at copies that do not proceed. */
 static const double READER_NAP_US = 60;
@@ -188,7 +193,8 @@ void ats_emu_clock_read_now(const struct ats_emu_rows *source)
 
 void ats_emu_clock_read_along(struct ats_ticket copy, const struct ats_emu_rows *source)
 {
-    if (total_bytes(source) == 0) {
+    if (total_bytes(source) <= READ_AT_ONCE_BYTES) {
+        ats_emu_clock_read_now(source);
         return;
     }
     struct job *job = calloc(1, sizeof(*job));
@@ -287,9 +293,21 @@ static double reader_nap_us(void)
 
 /* While a copy proceeds the naps are short enough for AHEAD_BYTES to cover them up to some
  * 7 GB/s; what is left at the end is read by whoever waits. */
+/* The emulation's core is the last one, whatever the program is bound to: a benchmark keeps its
+ * own threads off it. Where that is not allowed the system chooses. */
+static void take_own_core(void)
+{
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t core;
+    CPU_ZERO(&core);
+    CPU_SET((size_t)(n > 1 ? n - 1 : 0), &core);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof(core), &core);
+}
+
 static void *reader_main(void *argument)
 {
     (void)argument;
+    take_own_core();
     pthread_mutex_lock(&state.lock);
     while (!state.stop) {
         if (state.jobs == NULL) {

@@ -289,7 +289,9 @@ static bool read_parts(struct reader *r, const char *path)
         }
         gguf_free(r->gguf);
         r->gguf = NULL;
-        if (!open_part(r, name) || !read_tensors(r)) {
+        const bool good = open_part(r, name) && read_tensors(r);
+        r->path = path;
+        if (!good) {
             return false;
         }
     }

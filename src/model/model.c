@@ -120,7 +120,7 @@ static int compare_places(const void *a, const void *b)
 /* Sorted places of the tensors that ordinary decoding reads; *n of them. */
 static struct place *sort_places(struct ats_model *m, size_t *n)
 {
-    struct place *places = calloc(m->n_tensors, sizeof(*places));
+    struct place *places = calloc(m->n_tensors + 1, sizeof(*places));
     *n = 0;
     for (size_t i = 0; places != NULL && i < m->n_tensors; i++) {
         struct ats_model_tensor *t = &m->tensors[i];
@@ -264,8 +264,8 @@ static bool allocate(struct ats_model *m)
 {
     /* a unit per weight at most, and two of each layer without one */
     const size_t units = m->n_tensors + 2 * (size_t)m->params.n_layers;
-    m->units = calloc(units, sizeof(*m->units));
-    m->ops = calloc(m->n_tensors + units * ATS_MODEL_EXTRA_OPS, sizeof(*m->ops));
+    m->units = calloc(units + 1, sizeof(*m->units));
+    m->ops = calloc(m->n_tensors + units * ATS_MODEL_EXTRA_OPS + 1, sizeof(*m->ops));
     m->weights = calloc(m->n_tensors + 1, sizeof(*m->weights));
     return m->units != NULL && m->ops != NULL && m->weights != NULL;
 }
@@ -380,7 +380,7 @@ struct ats_op_shape ats_model_shape(const struct ats_model *model,
                                      (double)op->io_bytes_per_token * rows + (double)op->io_bytes};
     const struct ats_model_tensor *t =
         op->tensor != ATS_NO_TENSOR ? &model->tensors[op->tensor] : NULL;
-    if (t != NULL) {
+    if (t != NULL && op->kind != ATS_COST_BYTES) {
         shape.family = t->family;
         shape.weight_bytes = (double)t->bytes;
     }

@@ -86,12 +86,14 @@ enum ats_model_role {
 /* One operator. Sizes are per token where the name says so, else per pass. */
 struct ats_model_op {
     enum ats_cost_kind kind;
-    int32_t tensor;    /* the weight it reads, or ATS_NO_TENSOR */
-    bool fused_always; /* a GPU computes it in the kernel before: no launch */
-    bool fused_vector; /* the same, for one token only */
-    uint64_t m;        /* rows of the weight: results per token */
-    uint64_t k;        /* its columns; ATTENTION: head size */
-    uint32_t n_heads;  /* ATTENTION */
+    int32_t tensor;          /* the weight it reads (for norms within a unit: the scale), or
+                                ATS_NO_TENSOR */
+    bool fused_always;       /* a GPU computes it in the kernel before: no launch */
+    bool fused_vector;       /* the same, for one token only */
+    uint64_t m;              /* rows of the weight: results per token */
+    uint64_t k;              /* its columns; ATTENTION: head size */
+    uint32_t n_heads;        /* ATTENTION */
+    uint32_t rows_per_token; /* of its result, as ggml counts rows: heads for norms of heads */
     uint64_t io_bytes_per_token;
     uint64_t io_bytes; /* besides, such as recurrent state read and written */
 };

@@ -1,5 +1,6 @@
 #include "model/units.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,15 @@ static uint64_t activations(uint64_t n)
     return n * ACTIVATION_BYTES;
 }
 
+/* Names of tensors come from files; those of units are shown and written to JSON. */
+static void set_printable(char *name, size_t size, const char *text)
+{
+    snprintf(name, size, "%.*s", (int)size - 1, text);
+    for (char *c = name; *c != '\0'; c++) {
+        *c = isalnum((unsigned char)*c) || strchr("._-", *c) != NULL ? *c : '_';
+    }
+}
+
 void ats_model_open_unit(struct ats_model *m, enum ats_model_role role,
                          const struct ats_model_layer *layer, int32_t tensor)
 {
@@ -25,7 +35,7 @@ void ats_model_open_unit(struct ats_model *m, enum ats_model_role role,
                                  .first_op = (uint32_t)m->n_ops,
                                  .first_weight = (uint32_t)m->n_weights};
     if (role == ATS_ROLE_OTHER && tensor != ATS_NO_TENSOR) {
-        snprintf(u->name, sizeof u->name, "%.*s", (int)sizeof u->name - 1, m->tensors[tensor].name);
+        set_printable(u->name, sizeof u->name, m->tensors[tensor].name);
     } else if (layer->layer >= 0) {
         snprintf(u->name, sizeof u->name, "blk.%d.%s", layer->layer, ats_model_role_name(role));
     } else {
@@ -36,7 +46,7 @@ void ats_model_open_unit(struct ats_model *m, enum ats_model_role role,
 static struct ats_model_op *add_op(struct ats_model *m, enum ats_cost_kind kind, int32_t tensor)
 {
     struct ats_model_op *op = &m->ops[m->n_ops++];
-    *op = (struct ats_model_op){.kind = kind, .tensor = tensor};
+    *op = (struct ats_model_op){.kind = kind, .tensor = tensor, .rows_per_token = 1};
     last_unit(m)->n_ops++;
     return op;
 }
@@ -106,6 +116,19 @@ static struct products sum_products(struct ats_model *m)
     return s;
 }
 
+/* The last operator applies the scale whose name ends so, to each of `heads` rows. */
+static void set_scale(struct ats_model *m, const char *name, uint32_t heads)
+{
+    const struct ats_model_unit *u = last_unit(m);
+    for (uint32_t w = 0; w < u->n_weights; w++) {
+        const int32_t t = m->weights[u->first_weight + w];
+        if (strstr(m->tensors[t].name, name) != NULL) {
+            m->ops[m->n_ops - 1].tensor = t;
+            m->ops[m->n_ops - 1].rows_per_token = heads;
+        }
+    }
+}
+
 /* Norms of queries and keys, rotation, and the writes to the cache: three kernels. */
 static void close_qkv(struct ats_model *m, const struct ats_model_layer *layer)
 {
@@ -120,7 +143,9 @@ static void close_qkv(struct ats_model *m, const struct ats_model_layer *layer)
     const uint64_t k = (uint64_t)m->params.n_kv_heads[layer->layer] * m->params.head_dim_k;
     const uint64_t v = (uint64_t)m->params.n_kv_heads[layer->layer] * m->params.head_dim_v;
     add_bytes_op(m, 2 * activations(q), false);
+    set_scale(m, ".attn_q_norm.", m->params.n_heads[layer->layer]);
     add_bytes_op(m, activations(k) + CACHE_BYTES * k, false);
+    set_scale(m, ".attn_k_norm.", m->params.n_kv_heads[layer->layer]);
     add_bytes_op(m, activations(v) + CACHE_BYTES * v, false);
 }
 
@@ -161,6 +186,7 @@ static void close_recurrent(struct ats_model *m)
     add_bytes_op(m, activations(channels + p->inner_size), false);
     m->ops[m->n_ops - 1].io_bytes = 2 * state;
     add_bytes_op(m, 3 * activations(p->inner_size), false);
+    set_scale(m, ".ssm_norm.", p->state_size > 0 ? p->inner_size / p->state_size : 1);
 }
 
 static void add_residual(struct ats_model *m)

@@ -2,9 +2,9 @@
 
 #include <stdio.h>
 
-/* Columns at which a CPU matmul reaches half of its rate at a large batch: kernels of a single
- * column are bound by memory, not by this. An estimate. */
-static const double CPU_HALF_BATCH = 1;
+/* Columns at which a CPU matmul reaches half of its rate: its kernels take columns one by one or in
+ * fours, so that the rate hardly depends on their number. An estimate. */
+static const double CPU_HALF_BATCH = 0;
 
 /* Share of the CPU's matmul rate that attention reaches: an estimate. */
 static const double CPU_ATTENTION_EFFICIENCY = 0.5;

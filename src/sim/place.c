@@ -52,7 +52,7 @@ static uint64_t estimate_compute(const struct ats_sim_setting *s, const struct a
         widest = out > widest ? out : widest;
         for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
             const int32_t t = m->weights[u->first_weight + w];
-            if (!p->tensor[t] && m->tensors[t].bytes > moved) {
+            if (!p->fixed && !p->tensor[t] && m->tensors[t].bytes > moved) {
                 moved = m->tensors[t].bytes;
             }
         }
@@ -352,14 +352,18 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
 {
     struct listing l;
     clear(s, p);
+    p->fixed = true;
     if (!listing_make(s, &l)) {
         return ats_fail(err, "out of memory for a placement");
     }
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));
     const uint64_t compute = s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p);
     const uint64_t budget = s->vram_bytes > compute ? s->vram_bytes - compute : 0;
-    const bool good = where != NULL ? ats_place(l.units, l.n, (size_t)budget, rule, where, err)
-                                    : ats_fail(err, "out of memory for a placement");
+    if (where == NULL) {
+        listing_free(&l);
+        return ats_fail(err, "out of memory for a placement");
+    }
+    const bool good = ats_place(l.units, l.n, (size_t)budget, rule, where, err);
     for (size_t i = 0; good && i < l.n; i++) {
         const bool in_vram = where[i] != ATS_WHERE_HOST;
         if (l.tensor[i] < s->model->n_tensors) {

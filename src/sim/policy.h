@@ -29,6 +29,7 @@ struct ats_sim_setting {
 struct ats_sim_placement {
     bool *tensor;        /* by tensor of the model */
     bool *unit_state;    /* by unit: its cache or recurrent state */
+    bool fixed;          /* no weight is ever brought over: compute buffers need no room for it */
     uint64_t used_bytes; /* weights, state and compute buffers */
     void *state;         /* of the policy; freed by its `forget` */
 };

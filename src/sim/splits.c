@@ -42,9 +42,11 @@ static int32_t deciding_tensor(const struct ats_model *m, const struct ats_model
     return m->weights[u->first_weight];
 }
 
-static bool offloads(const struct emitter *e, const struct ats_model_unit *u)
+static bool offloads(const struct emitter *e, const struct ats_model_unit *u,
+                     const struct ats_model_op *op)
 {
-    return e->rule == STOCK && ats_model_rows(u, e->pass) >= ATS_SIM_OFFLOAD_ROWS;
+    const uint64_t rows = (uint64_t)ats_model_rows(u, e->pass) * op->rows_per_token;
+    return e->rule == STOCK && rows >= ATS_SIM_OFFLOAD_ROWS;
 }
 
 static bool has_state(const struct ats_model_unit *u)
@@ -65,7 +67,7 @@ static signed char decide(const struct emitter *e, size_t unit, const struct ats
     if (t == ATS_NO_TENSOR) {
         return UNDECIDED;
     }
-    return e->placement->tensor[t] || offloads(e, u) ? ATS_ACCEL : ATS_HOST;
+    return e->placement->tensor[t] || offloads(e, u, op) ? ATS_ACCEL : ATS_HOST;
 }
 
 /* Whether the operator comes behind one that the CPU must run: the write to a cache in host
@@ -119,7 +121,9 @@ static void choose_sides(struct emitter *e)
     spread_down(e);
     spread_up(e);
     for (size_t o = 0; o < e->model->n_ops; o++) {
-        e->sides[o] = e->sides[o] == UNDECIDED ? ATS_HOST : e->sides[o];
+        if (e->sides[o] == UNDECIDED) {
+            e->sides[o] = ATS_HOST;
+        }
     }
 }
 
@@ -187,7 +191,8 @@ static void compute(struct emitter *e, const struct ats_model_unit *u,
 
 /* ---- inputs ---- */
 
-/* Positions, row numbers of keys and of values, mask: what the user gives to a graph. */
+/* Positions, row numbers of keys and of values, mask, rows to output: what the user gives to a
+ * graph. */
 static void copy_user_inputs(struct emitter *e, const struct ats_model_unit *u)
 {
     const double rows = e->pass->n_tokens;
@@ -195,6 +200,7 @@ static void copy_user_inputs(struct emitter *e, const struct ats_model_unit *u)
     copy(e, rows * ROW_ID_BYTES, ATS_TO_DEVICE, false);
     copy(e, rows * ROW_ID_BYTES, ATS_TO_DEVICE, false);
     copy(e, rows * (double)ats_model_cache_rows(u, e->pass) * VALUE_BYTES, ATS_TO_DEVICE, false);
+    copy(e, e->pass->n_outputs * (double)VALUE_BYTES, ATS_TO_DEVICE, false);
     e->has_inputs = true;
 }
 
@@ -243,12 +249,29 @@ static void copy_weight(struct emitter *e, const struct ats_model_unit *u, int32
                                    .blocking = pageable});
 }
 
-/* Attention on the GPU over a state in host memory. New keys and values are written there by the
- * CPU, then all that attention reads comes over; a recurrent state comes and goes. */
+/* Linear attention on the GPU over a state in host memory. The CPU takes the sequence's state out
+ * of all; the convolution's part of it comes back as a view of the whole input, which is copied
+ * whole. */
+static void fetch_recurrent(struct emitter *e, const struct ats_model_unit *u)
+{
+    const struct ats_model_params *p = &e->model->params;
+    const double channels = p->inner_size + 2.0 * p->n_groups * p->state_size;
+    const double past = p->conv_kernel > 0 ? p->conv_kernel - 1.0 : 0;
+    const double conv = past * channels * VALUE_BYTES;
+    begin_split(e, ATS_HOST);
+    begin_split(e, ATS_HOST);
+    copy(e, conv + ats_model_rows(u, e->pass) * channels * VALUE_BYTES, ATS_TO_HOST, false);
+    begin_split(e, ATS_ACCEL);
+    copy(e, conv, ATS_TO_DEVICE, false);
+    copy(e, (double)u->recurrent_bytes - conv, ATS_TO_DEVICE, false);
+}
+
+/* Attention on the GPU over a cache in host memory. New keys and values are written there by the
+ * CPU, then all that attention reads comes over. */
 static void fetch_state(struct emitter *e, const struct ats_model_unit *u)
 {
     if (u->recurrent_bytes > 0) {
-        copy(e, (double)u->recurrent_bytes, ATS_TO_DEVICE, true);
+        fetch_recurrent(e, u);
         return;
     }
     const double rows = ats_model_rows(u, e->pass);
@@ -270,7 +293,7 @@ static void return_state(struct emitter *e, const struct ats_model_unit *u)
 {
     if (u->recurrent_bytes > 0) {
         begin_split(e, ATS_HOST);
-        copy(e, (double)u->recurrent_bytes, ATS_TO_HOST, true);
+        copy(e, (double)u->recurrent_bytes, ATS_TO_HOST, false);
         begin_split(e, ATS_ACCEL);
     }
 }
@@ -290,14 +313,17 @@ static bool is_op_weight(const struct emitter *e, const struct ats_model_unit *u
 /* Scales, biases and other weights that are no matrix come over too, each on its own. */
 static void copy_small_weights(struct emitter *e, const struct ats_model_unit *u)
 {
+    /* the sinks of attention are no reason to end a split */
+    const bool are_inputs = u->role == ATS_ROLE_ATTENTION && u->recurrent_bytes == 0;
     bool none = true;
     for (uint32_t w = 0; w < u->n_weights; w++) {
         const int32_t t = e->model->weights[u->first_weight + w];
         if (!e->placement->tensor[t] && !is_op_weight(e, u, t)) {
+            e->fresh = are_inputs;
             copy_weight(e, u, t, false, &none);
-            e->fresh = false;
         }
     }
+    e->fresh = false;
 }
 
 static void emit_op(struct emitter *e, size_t unit, uint32_t index, bool *has_ids)
@@ -322,10 +348,13 @@ static void emit_op(struct emitter *e, size_t unit, uint32_t index, bool *has_id
     compute(e, u, op, side);
     e->fresh = false;
     const bool last = index + 1 == u->first_op + u->n_ops;
-    if (last && side == ATS_ACCEL && offloads(e, u)) {
+    const bool moves_all = e->rule == STOCK && ats_model_rows(u, e->pass) >= ATS_SIM_OFFLOAD_ROWS;
+    if (last && side == ATS_ACCEL && moves_all) {
         copy_small_weights(e, u);
     }
-    if (last && side == ATS_ACCEL && has_state(u) && !e->placement->unit_state[unit]) {
+    const bool fetched =
+        has_state(u) && !e->placement->unit_state[unit] && e->sides[u->first_op] == ATS_ACCEL;
+    if (last && fetched) {
         return_state(e, u);
     }
 }
@@ -367,7 +396,7 @@ static void emit(const struct ats_sim_setting *setting, struct ats_sim_placement
                         .schedule = schedule,
                         .rule = rule,
                         .unit = -1,
-                        .sides = malloc(setting->model->n_ops)};
+                        .sides = calloc(setting->model->n_ops + 1, 1)};
     if (e.sides == NULL) {
         schedule->failed = true;
         return;

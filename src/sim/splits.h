@@ -4,7 +4,9 @@
  * llama.cpp (v0.5.0, ggml/src/ggml-backend.cpp), for one GPU without pipeline
  * parallelism, which is when it has no events:
  * - An operator runs where its weight is. With 32 rows or more, the GPU takes it
- *   even if the weight is in host memory: the weight is copied for this pass.
+ *   even if the weight is in host memory: the weight is copied for this pass. Rows
+ *   of a norm of heads are heads times tokens, so that such norms (Qwen3's of the
+ *   queries) go to the GPU for a single token too, and cost two splits per layer.
  *   Operators without weights follow their neighbours: the GPU spreads down, then
  *   up, until operators of the CPU; what is left is the CPU's.
  * - A split ends where the side changes, and at each weight that is copied.

@@ -10,7 +10,7 @@ narrow() { # MODEL: its description with small widths and few experts
 import json, sys
 model = json.load(open(sys.argv[1]))
 small = {"embedding": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "feed_forward": 256,
-         "rope_dim": 32, "experts": 16, "experts_used": 4, "expert_feed_forward": 256,
+         "rope_dim": 64 if model["rope_dim"] == model["head_dim"] else 32, "experts": 16, "experts_used": 4, "expert_feed_forward": 256,
          "shared_feed_forward": 256, "linear_key_heads": 2, "linear_value_heads": 4,
          "linear_head_dim": 64}
 model.update({key: value for key, value in small.items() if key in model})

@@ -220,7 +220,7 @@ static void test_linear_attention(void **state)
                  "shared_up shared_down");
     /* 3 tokens of 2 * 16 * 128 + 4096 channels, and 32 heads of 128 x 128, in F32 */
     const struct ats_model_unit *linear = find(m, "blk.0.attention");
-    assert_int_equal(linear->recurrent_bytes, 3 * 8192 * 4 + 32 * 128 * 128 * 4);
+    assert_int_equal(linear->recurrent_bytes, 98304 + 2097152);
     assert_int_equal(linear->kv_bytes_per_token, 0);
     assert_int_equal(ats_model_state_bytes(linear, 4096, 512), linear->recurrent_bytes);
     assert_int_equal(find(m, "blk.3.attention")->kv_bytes_per_token, 2 * 2 * 256 * 2);
@@ -237,7 +237,7 @@ static void test_glm4_and_tied_output(void **state)
     toy_add(&toy, ATS_FAMILY_F16, 4096, 151552, 1, "token_embd.weight");
     toy_add(&toy, ATS_FAMILY_F32, 4096, 1, 1, "output_norm.weight");
     toy_attention(&toy, ATS_FAMILY_F16, 0, 0);
-    toy_add(&toy, ATS_FAMILY_F16, 4096, 2 * 13696, 1, "blk.0.ffn_up.weight");
+    toy_add(&toy, ATS_FAMILY_F16, 4096, 27392, 1, "blk.0.ffn_up.weight");
     toy_add(&toy, ATS_FAMILY_F16, 13696, 4096, 1, "blk.0.ffn_down.weight");
     /* of a layer that predicts further tokens: in the file, not in the graph */
     toy_add(&toy, ATS_FAMILY_F16, 4096, 4096, 1, "blk.1.nextn.eh_proj.weight");
@@ -249,9 +249,9 @@ static void test_glm4_and_tied_output(void **state)
     /* the head is the embedding once more, outside of the file's size */
     assert_int_equal(find(m, "output")->weight_bytes, UINT64_C(2) * 4096 * 151552);
     assert_int_equal(m->file_bytes,
-                     UINT64_C(2) * (UINT64_C(4096) * 151552 + 4096 * (4096 + 512 + 4096) +
-                                    UINT64_C(3) * 4096 * 13696 + 4096 * 4096) +
-                         2 * 4 * 4096);
+                     UINT64_C(2) * (UINT64_C(4096) * 151552 + UINT64_C(4096) * (4096 + 512 + 4096) +
+                                    UINT64_C(3) * 4096 * 13696 + UINT64_C(4096) * 4096) +
+                         UINT64_C(2) * 4 * 4096);
     ats_model_free(m);
 }
 
@@ -491,6 +491,56 @@ static void test_reads_metadata(void **state)
     ats_model_free(m);
 }
 
+/* One part of two, as llama.cpp splits files: the first has the keys of the model. */
+static void write_part(const char *name, unsigned part)
+{
+    struct gguf_context *g = gguf_init_empty();
+    struct ggml_context *ctx =
+        ggml_init((struct ggml_init_params){.mem_size = 1 << 20, .no_alloc = true});
+    gguf_set_val_u16(g, "split.no", (uint16_t)part);
+    gguf_set_val_u16(g, "split.count", 2);
+    if (part == 0) {
+        gguf_set_val_str(g, "general.architecture", "llama");
+        gguf_set_val_u32(g, "llama.block_count", 1);
+        gguf_set_val_u32(g, "llama.embedding_length", 64);
+        gguf_set_val_u32(g, "llama.attention.head_count", 2);
+        add_tensor(g, ctx, "token_embd.weight", GGML_TYPE_F32, 64, 10, 1);
+    } else {
+        add_tensor(g, ctx, "blk.0.ffn_up.weight", GGML_TYPE_F32, 64, 32, 1);
+    }
+    assert_true(gguf_write_to_file(g, name, true));
+    ggml_free(ctx);
+    gguf_free(g);
+}
+
+static void test_files_in_parts(void **state)
+{
+    (void)state;
+    char names[2][96];
+    struct ats_error err = {""};
+    for (unsigned i = 0; i < 2; i++) {
+        snprintf(names[i], sizeof names[i], "%s-0000%u-of-00002.gguf", path, i + 1);
+        write_part(names[i], i);
+    }
+    struct ats_model *m = ats_model_read(names[0], &err);
+    assert_non_null(m);
+    assert_sound(m);
+    assert_int_equal(m->file_bytes, 4 * (64 * 10 + 64 * 32));
+    assert_int_equal(find(m, "blk.0.ffn_up")->weight_bytes, 4 * 64 * 32);
+    ats_model_free(m);
+    assert_null(ats_model_read(names[1], &err)); /* has no keys of the model */
+    assert_non_null(strstr(err.text, names[1]));
+    unlink(names[1]);
+    assert_null(ats_model_read(names[0], &err));
+    assert_non_null(strstr(err.text, names[1]));
+    char renamed[96];
+    snprintf(renamed, sizeof renamed, "%s-renamed.gguf", path);
+    assert_int_equal(rename(names[0], renamed), 0);
+    assert_null(ats_model_read(renamed, &err));
+    assert_non_null(strstr(err.text, "00001"));
+    unlink(renamed);
+}
+
 static void test_missing_and_damaged_files(void **state)
 {
     (void)state;
@@ -552,6 +602,7 @@ int main(void)
         cmocka_unit_test(test_absurd_shapes_are_refused),
         cmocka_unit_test(test_random_descriptions),
         cmocka_unit_test_setup_teardown(test_reads_metadata, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(test_files_in_parts, make_path, remove_path),
         cmocka_unit_test_setup_teardown(test_missing_and_damaged_files, make_path, remove_path),
         cmocka_unit_test_setup_teardown(test_mutated_files, make_path, remove_path),
     };

@@ -317,6 +317,26 @@ static void test_prefill_moves_used_experts(void **state)
     ats_model_free(m);
 }
 
+/* As llama-bench with GGML_SCHED_DEBUG=2 shows it (v0.5.0) for -ngl 4 of seven layers: the norm of
+ * 32 query heads has 32 rows, so that the GPU takes it in each of the four layers on the CPU. */
+static void test_norms_of_heads_are_offloaded(void **state)
+{
+    (void)state;
+    const struct ats_sim_machine machine = round_machine();
+    struct ats_model *m = toy_qwen3moe(7);
+    struct ats_sim_setting s = setting_of(m, &machine);
+    assert_int_equal(decode(&s, "ngl=4").splits, 10);
+    /* prompts: a split per weight that is moved, and two per layer for the cache */
+    assert_int_equal(prefill(&s, "ngl=4", 512).splits, 58);
+    assert_int_equal(decode(&s, "n-cpu-moe=5").splits, 12);
+    assert_int_equal(prefill(&s, "n-cpu-moe=5", 512).splits, 17);
+    ats_model_free(m);
+    m = toy_llama(7, 4096, 14336); /* no norms of heads */
+    s = setting_of(m, &machine);
+    assert_int_equal(decode(&s, "ngl=4").splits, 2);
+    ats_model_free(m);
+}
+
 /* ---- schedules ---- */
 
 enum { ROUNDS = 10 };
@@ -498,6 +518,7 @@ int main(void)
         cmocka_unit_test(test_plan_file),
         cmocka_unit_test(test_cpu_experts),
         cmocka_unit_test(test_prefill_moves_used_experts),
+        cmocka_unit_test(test_norms_of_heads_are_offloaded),
         cmocka_unit_test(test_serial_and_overlapped),
         cmocka_unit_test(test_memory_is_shared),
         cmocka_unit_test(test_no_policy_beats_the_bound),
