@@ -22,8 +22,8 @@ static bool can_pass(const struct ats_location *location)
 
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description)
 {
-    /* room for the largest weight and for those that are copied ahead of it */
-    enum { WEIGHTS_AT_ONCE = 3, MOST_OF_BUDGET = 3 };
+    /* one is read while the next is copied; most are smaller than the largest */
+    enum { WEIGHTS_AT_ONCE = 2, MOST_OF_BUDGET = 3 };
     const struct ats_device *device = stream->device;
     if (device->config->promotion.kind == ATS_PROMOTE_NONE || stream->staging.buffer != NULL) {
         return;

@@ -45,11 +45,9 @@ void ats_hold(const struct ats_holdable *weights, size_t n, size_t capacity, boo
         const int layer = ats_layer_of(weights[i].name);
         last = layer > last ? layer : last;
     }
-    int layer = last;
-    while (layer >= 0 && take(&h, layer, WHOLE)) {
-        layer--;
-    }
-    if (layer >= 0 && !take(&h, layer, INNER)) {
-        take(&h, layer, OUTER);
+    for (int layer = last; layer >= 0; layer--) {
+        if (!take(&h, layer, WHOLE) && !take(&h, layer, INNER)) {
+            take(&h, layer, OUTER);
+        }
     }
 }

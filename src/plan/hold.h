@@ -18,9 +18,9 @@ struct ats_holdable {
 };
 
 /* Chooses what to hold in `capacity` bytes. Layers are taken whole, from the last to the first,
- * so that operators which follow each other run on one side; then one layer by halves: its
- * inner part (gate and up) goes with the attention before it, its outer part (down) with the
- * layer behind. */
+ * so that operators which follow each other run on one side. Of a layer that does not fit, the
+ * inner part (gate and up), which goes with the attention before it, or else the outer part
+ * (down), which goes with the layer behind, may still find room. */
 void ats_hold(const struct ats_holdable *weights, size_t n, size_t capacity, bool *held);
 
 #endif

@@ -78,18 +78,15 @@ static bool is_in(const struct ats_unit *unit, enum half half)
     return half == WHOLE || ats_is_outer_weight(unit->name) == (half == OUTER);
 }
 
-/* Places the units of `layer` whose part is in [first, last], all or none. */
-static bool place_group(struct filler *f, int layer, enum part first, enum part last,
-                        enum half half)
+/* Places a part of `layer`, or a half of it, all or none. */
+static bool place_group(struct filler *f, int layer, enum part part, enum half half)
 {
     size_t bytes = 0;
     for (int pass = 0; pass < 2; pass++) {
         for (size_t i = 0; i < f->n; i++) {
             const struct ats_unit *unit = &f->units[i];
-            const enum part part = part_of(unit);
             if (!unit->accel_can || f->where[i] != ATS_WHERE_HOST ||
-                ats_layer_of(unit->name) != layer || part < first || part > last ||
-                !is_in(unit, half)) {
+                ats_layer_of(unit->name) != layer || part_of(unit) != part || !is_in(unit, half)) {
                 continue;
             }
             if (pass == 1) {
@@ -125,15 +122,14 @@ static void place_fill(struct filler *f)
         const int layer = ats_layer_of(f->units[i].name);
         last_layer = layer > last_layer ? layer : last_layer;
     }
-    place_group(f, LAYER_NONE, PART_ATTENTION, PART_DENSE, WHOLE);
+    place_group(f, LAYER_NONE, PART_ATTENTION, WHOLE);
+    place_group(f, LAYER_NONE, PART_DENSE, WHOLE);
     place_vectors(f);
     for (int part = PART_ATTENTION; part <= PART_EXPERTS; part++) {
-        bool fits = true;
-        for (int layer = last_layer; layer >= 0 && fits; layer--) {
-            fits = place_group(f, layer, (enum part)part, (enum part)part, WHOLE);
-            if (!fits && part != PART_ATTENTION &&
-                !place_group(f, layer, (enum part)part, (enum part)part, INNER)) {
-                place_group(f, layer, (enum part)part, (enum part)part, OUTER);
+        for (int layer = last_layer; layer >= 0; layer--) {
+            if (!place_group(f, layer, (enum part)part, WHOLE) && part != PART_ATTENTION &&
+                !place_group(f, layer, (enum part)part, INNER)) {
+                place_group(f, layer, (enum part)part, OUTER);
             }
         }
     }

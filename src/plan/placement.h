@@ -74,8 +74,8 @@ struct ats_rule {
  * the first: the output layer; all vectors, on both sides, so that norms and biases
  * run beside the matrix that they belong to; attention or recurrent blocks with their
  * state, which at any depth of context is read faster there; feed-forward blocks; experts.
- * Of each kind it stops at the first layer that does not fit; of that layer's feed-forward
- * block or experts, gate and up or else down may still find room: neither costs a split more.
+ * Of a feed-forward block or of experts that do not fit whole, gate and up or else down may
+ * still find room: neither costs a split more.
  *
  * Units that the accelerator cannot use stay in host memory whatever the rule;
  * units that only the accelerator can use go to VRAM even beyond the rule, as
