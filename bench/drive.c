@@ -36,6 +36,7 @@ enum {
     KEY_REPEAT,
     KEY_SEED,
     KEY_CHECK,
+    KEY_CAP,
 };
 
 struct options {
@@ -50,6 +51,8 @@ struct options {
     bool no_host;
     bool verbose;
     bool check;
+    const char *cap_device;
+    uint64_t cap_bytes;
     uint64_t n_ctx;
     uint64_t n_ubatch;
     uint64_t n_threads;
@@ -78,6 +81,8 @@ static const struct argp_option option_table[] = {
     {"decode", KEY_DECODE, "N", 0, "Tokens to decode (default 0)", 0},
     {"repeat", KEY_REPEAT, "N", 0, "How often to measure each (default 1)", 0},
     {"seed", KEY_SEED, "N", 0, "Of the token stream (default 1)", 0},
+    {"cap", KEY_CAP, "DEVICE=BYTES", 0,
+     "Take so much of a real device's memory that only this much is free", 0},
     {"check", KEY_CHECK, NULL, 0, "Only load: does the model fit so?", 0},
     {"verbose", 'v', NULL, 0, "Show llama.cpp's log", 0},
     {0},
@@ -102,6 +107,18 @@ static void parse_prompts(struct argp_state *state, struct options *o, char *lis
         }
         o->prompts[o->n_prompts++] = number(state, word, MAX_TOKENS);
     }
+}
+
+static void parse_cap(struct argp_state *state, struct options *o, char *text)
+{
+    char *bytes = strchr(text, '=');
+    if (bytes == NULL) {
+        argp_error(state, "--cap %s: expected DEVICE=BYTES", text);
+        return;
+    }
+    *bytes++ = '\0';
+    o->cap_device = text;
+    o->cap_bytes = number(state, bytes, UINT64_MAX);
 }
 
 static error_t parse_option(int key, char *arg, struct argp_state *state)
@@ -159,6 +176,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_SEED:
         o->seed = number(state, arg, UINT64_MAX);
+        return 0;
+    case KEY_CAP:
+        parse_cap(state, o, arg);
         return 0;
     case KEY_CHECK:
         o->check = true;
@@ -253,6 +273,33 @@ static ggml_backend_dev_t find_device(const struct options *o)
         exit(1);
     }
     return device;
+}
+
+/* Makes a large card small, for every system alike: holds memory until only so much is free.
+ * In pieces, as drivers limit the size of one. Held until the process ends. */
+static void cap_memory(const struct options *o)
+{
+    const size_t piece = (size_t)1 << 30;
+    ggml_backend_dev_t device = ggml_backend_dev_by_name(o->cap_device);
+    if (device == NULL) {
+        fprintf(stderr, "drive: --cap: there is no device %s\n", o->cap_device);
+        exit(1);
+    }
+    size_t free_bytes = 0;
+    size_t total = 0;
+    ggml_backend_dev_memory(device, &free_bytes, &total);
+    while (free_bytes > o->cap_bytes) {
+        const size_t left = free_bytes - o->cap_bytes;
+        const size_t bytes = left < piece ? left : piece;
+        ggml_backend_buffer_t held =
+            ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device), bytes);
+        if (held == NULL) {
+            fprintf(stderr, "drive: --cap: cannot hold %zu bytes of %s\n", bytes, o->cap_device);
+            exit(1);
+        }
+        ggml_backend_buffer_clear(held, 0); /* some drivers commit memory on first use */
+        free_bytes -= bytes;
+    }
 }
 
 static struct llama_model *load(const struct options *o, ggml_backend_dev_t *devices)
@@ -443,6 +490,9 @@ int main(int argc, char **argv)
     llama_log_set(log_errors, &o.verbose);
     ggml_backend_load_all_from_path(o.libraries);
     llama_backend_init();
+    if (o.cap_device != NULL) {
+        cap_memory(&o);
+    }
     ggml_backend_dev_t devices[2] = {find_device(&o), NULL};
     const double begin = now_s();
     struct llama_model *model = load(&o, devices);

@@ -53,7 +53,7 @@ def say(text):
 def phases(quick):
     """Arguments of the driver for the measured phases."""
     if quick:
-        return ["--prefill", "512", "--depth", "1024", "--decode", "24"]
+        return ["--prefill", "512", "--depth", "1024", "--decode", "48"]
     return ["--prefill", "512,1024,4096", "--depth", "2048", "--decode", "128"]
 
 
@@ -82,7 +82,7 @@ def choose(rates, ways):
 
 def measure_model(name, arguments, drive):
     m = machine.Machine(name, model_file(name, arguments), f"models/{name}.json", CONTEXT,
-                        rig=arguments.rig,
+                        arguments.device, rig=arguments.rig,
                         vram=arguments.vram << 20 if arguments.vram else None)
     say(f"{name} on {m.rig}: {m.layers} of {m.full_layers} layers, "
         f"{m.vram >> 20} MiB of VRAM")

@@ -28,14 +28,13 @@ class Driver:
         os.makedirs(cache, exist_ok=True)
 
     def command(self, machine, arguments):
-        return [self.program, "-m", machine.path, "--libraries", self.libraries,
-                "-c", str(machine.context), "--ubatch", str(machine.ubatch),
-                "-t", str(machine.threads)] + arguments
+        return [self.program, "-m", machine.path, "--libraries",
+                self.libraries] + machine.arguments() + arguments
 
     def _key(self, machine, arguments, environment, round_number):
         stat = os.stat(machine.path)
-        what = [self.build, stat.st_size, stat.st_mtime_ns, machine.context, machine.ubatch,
-                machine.threads, arguments, sorted(environment.items()), round_number]
+        what = [self.build, stat.st_size, stat.st_mtime_ns, machine.arguments(), arguments,
+                sorted(environment.items()), host_speed(), round_number]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
 
     def fits(self, machine, arguments):
@@ -73,7 +72,8 @@ class Driver:
         env.update(environment)
         command = self.command(machine, arguments)
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S,
-                              check=False, preexec_fn=keep_off_emulation)
+                              check=False,
+                              preexec_fn=keep_off_emulation if machine.emulated else None)
         if done.returncode != 0:
             raise Failed(f"{' '.join(command)}\n{done.stderr[-1500:]}")
         return json.loads(done.stdout)
@@ -82,6 +82,18 @@ class Driver:
 def emulated(test):
     """The counters of the emulated device, or an empty dictionary on a real one."""
     return next((c for name, c in test["counters"].items() if name.startswith("EMU")), {})
+
+
+def host_speed():
+    """What this host's CPU was measured to do: rigs are scaled by it, so runs made with another
+    figure cannot be mixed."""
+    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "ats")
+    found = []
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+        if "speed" in name:
+            with open(os.path.join(folder, name), encoding="utf-8") as f:
+                found.append(f.read())
+    return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
 
 
 def keep_off_emulation():

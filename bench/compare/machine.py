@@ -46,15 +46,17 @@ def kv_bytes_per_layer(metadata, context):
 class Machine:
     """Everything about where a model's cells run."""
 
-    def __init__(self, model, path, description, context, rig=None, vram=None):
+    def __init__(self, model, path, description, context, device, rig=None, vram=None):
         self.model = model
         self.path = path
+        self.device = device
+        self.emulated = device.startswith("EMU")
         self.rig = rig or RIG_OF[model]
         platform = PLATFORMS.get(self.rig.rsplit("-pcie", 1)[0], {"vram": None, "ubatch": 512})
         self.ubatch = platform["ubatch"]
         self.whole_vram = platform["vram"]
         # one core is the emulation's
-        self.threads = max(1, (os.cpu_count() or 2) - 1)
+        self.threads = max(1, (os.cpu_count() or 2) - self.emulated)
         self.context = context
         with open(description, encoding="utf-8") as f:
             self.full_layers = json.load(f)["layers"]
@@ -72,7 +74,16 @@ class Machine:
         self.layers_fit = round(whole * share)
         self.vram = vram or int(fixed + (self.layers_fit + rest * share) * layer) >> 20 << 20
 
+    def arguments(self):
+        """The driver's arguments that make the machine what it is."""
+        arguments = ["-c", str(self.context), "--ubatch", str(self.ubatch), "-t", str(self.threads)]
+        if not self.emulated:
+            arguments += ["--cap", f"{self.device}={self.vram}"]
+        return arguments
+
     def environment(self, library):
+        if not self.emulated:
+            return {"GGML_BACKEND_PATH": os.path.abspath(library), "ATS_ACCEL": self.device}
         return {
             "GGML_BACKEND_PATH": os.path.abspath(library),
             "ATS_EMULATE": self.rig,
