@@ -49,7 +49,7 @@ static float home_cost_us(const struct ats_graph_desc *graph, const struct ats_o
 }
 
 /* live[i]: bytes of activations written before operator i and read at i or later.
- * Filled by differences: a root adds its bytes behind its first write and takes
+ * Zero before; filled by differences: a root adds its bytes behind its first write and takes
  * them away behind its last read. */
 static bool live_bytes(const struct ats_graph_desc *graph, float *live)
 {
@@ -63,7 +63,6 @@ static bool live_bytes(const struct ats_graph_desc *graph, float *live)
         for (uint32_t r = 0; r < op->n_reads; r++) {
             last_read[graph->reads[op->first_read + r]] = (int32_t)i;
         }
-        live[i] = 0.0F;
     }
     for (size_t i = 0; i < graph->n_ops; i++) {
         const int32_t write = graph->ops[i].write;
@@ -120,7 +119,7 @@ bool ats_partition(const struct ats_graph_desc *graph, const struct ats_partitio
         return true;
     }
     struct step *steps = malloc(graph->n_ops * sizeof(*steps));
-    float *live = malloc((graph->n_ops + 1) * sizeof(*live));
+    float *live = calloc(graph->n_ops + 1, sizeof(*live));
     const bool ok = steps != NULL && live != NULL && live_bytes(graph, live);
     if (ok) {
         for (size_t i = 0; i < graph->n_ops; i++) {

@@ -18,11 +18,11 @@ enum { ATS_STAGED_AT_ONCE = -1 };
 
 /* A weight that passes through. Splits are numbered in the order of execution. */
 struct ats_staged {
-    uint32_t root; /* of the graph; for the caller */
     size_t bytes;
     uint32_t first_split; /* that reads it; ascending from one weight to the next */
     uint32_t last_split;
     size_t offset; /* result: place in the area */
+    uint32_t root; /* of the graph; for the caller */
     int32_t after; /* result: weight whose last reader must be done first, or ATS_STAGED_AT_ONCE */
 };
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Described models: numbers of tensors and bytes worked out by hand, seeds, depths, little memory,
 # and descriptions that make no sense.
+# shellcheck disable=SC2017 # blocks are whole: divide first
 # shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/../cli/lib.sh"
 models=$root/models

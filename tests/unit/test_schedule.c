@@ -323,7 +323,7 @@ static void run_random(uint64_t round, bool alternate, size_t *copies, size_t *p
     struct ats_rng rng = test_rng(round);
     struct random_graph g;
     random_graph_make(&g, test_between(&rng, 1, GRAPH_MAX_OPS), false, &rng);
-    enum ats_side sides[GRAPH_MAX_OPS];
+    enum ats_side sides[GRAPH_MAX_OPS] = {ATS_HOST};
     const unsigned stay = alternate ? 0 : (unsigned)test_between(&rng, 10, 95);
     for (size_t i = 0; i < g.desc.n_ops; i++) {
         sides[i] = i > 0 && test_chance(&rng, stay) ? sides[i - 1]
@@ -383,7 +383,7 @@ static void test_one_side_needs_no_copy(void **state)
         struct ats_rng rng = test_rng(200000 + round);
         struct random_graph g;
         random_graph_make(&g, GRAPH_MAX_OPS, false, &rng);
-        enum ats_side sides[GRAPH_MAX_OPS];
+        enum ats_side sides[GRAPH_MAX_OPS] = {ATS_HOST};
         for (size_t i = 0; i < g.desc.n_ops; i++) {
             sides[i] = round % 2 == 0 ? ATS_HOST : ATS_ACCEL;
         }
