@@ -18,6 +18,7 @@ struct ats_emu_profile {
     size_t alignment;      /* bytes, a power of two: of tensors in a buffer */
     uint64_t seed;         /* of the random pauses */
     uint32_t max_delay_us; /* the longest pause before a command; 0: none */
+    bool timed;            /* mode "timed" */
     struct ats_emu_inject_rules inject;
 
     /* of timed mode alone */
@@ -25,7 +26,6 @@ struct ats_emu_profile {
     struct ats_routing_model routing; /* of experts */
     char rig[64];                     /* the rig that it is made from, or "" */
     struct ats_rig_scale scale;       /* of the rig's rates to this host; factor 1 without a rig */
-    bool timed;                       /* mode "timed" */
 };
 
 /* 1 GiB, exact, without pauses or failures. */
