@@ -49,7 +49,7 @@ struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size
 
 static void forget_record(struct ats_record *record)
 {
-    ats_staging_forget(record->buffer->device);
+    record->buffer->device->weights_generation++;
     ats_vram_release(record);
     free(record);
 }
@@ -255,18 +255,24 @@ static void supersede(struct ats_buffer *buffer, size_t begin, size_t size)
     }
 }
 
+/* Behind a write: what was copied from the weights before is old. */
+static void note_change(const struct ats_buffer *buffer)
+{
+    if (buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+        buffer->device->weights_generation++;
+    }
+}
+
 static void write_tensor(struct ggml_tensor *tensor, const void *data, uint8_t fill, size_t offset,
                          size_t size)
 {
     struct ats_buffer *buffer = buffer_of_tensor(tensor);
     pthread_rwlock_rdlock(&buffer->device->lock);
     const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
-    if (buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
-        ats_staging_forget(buffer->device);
-    }
     supersede(buffer, begin, size);
     revive(buffer, begin, size);
     write_valid_sides(buffer, data, fill, begin, size);
+    note_change(buffer);
     pthread_rwlock_unlock(&buffer->device->lock);
 }
 
@@ -321,7 +327,7 @@ static void buffer_clear(ggml_backend_buffer_t ggml, uint8_t value)
     for (size_t i = 0; i < buffer->n_records; i++) {
         revive(buffer, buffer->records[i]->begin, buffer->size);
     }
-    if (value == 0 && buffer->owns_memory) {
+    if (value == 0 && buffer->owns_memory && buffer->n_pins == 0) {
         /* anonymous memory reads as zero once it is given back, without being touched */
         madvise(buffer->base, buffer->size, MADV_DONTNEED);
         for (size_t i = 0; i < buffer->n_records; i++) {
@@ -336,6 +342,7 @@ static void buffer_clear(ggml_backend_buffer_t ggml, uint8_t value)
     } else {
         write_valid_sides(buffer, NULL, value, 0, buffer->size);
     }
+    note_change(buffer);
     pthread_rwlock_unlock(&buffer->device->lock);
 }
 

@@ -39,6 +39,12 @@ struct ats_record {
     struct ggml_tensor accel;     /* its stand-in in VRAM, if block is not NULL */
 };
 
+/* A range of a buffer's memory, whole pages where the buffer has them. */
+struct ats_pin {
+    char *address;
+    size_t size;
+};
+
 struct ats_buffer {
     struct ats_device *device;
     ggml_backend_buffer_t ggml;
@@ -46,7 +52,8 @@ struct ats_buffer {
     size_t size;
     bool owns_memory; /* false: the file mapping of llama.cpp */
     bool pin_tried;
-    bool pinned; /* the accelerator has page-locked the host memory */
+    struct ats_pin *pins; /* host memory that the accelerator has page-locked, in order */
+    size_t n_pins;
 
     struct ats_record **records; /* sorted by begin, disjoint */
     size_t n_records;
@@ -82,6 +89,12 @@ struct ats_record *ats_buffer_find(const struct ats_buffer *buffer, size_t offse
 /* The record of a root tensor; makes one if ggml never announced the tensor.
  * Needs the write lock. NULL: out of memory. */
 struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root);
+
+/* Whether it is a weight that lives in host memory only. Needs a lock. */
+static inline bool ats_record_is_host_weight(const struct ats_record *record)
+{
+    return record->is_weight && record->home == ATS_ON(ATS_HOST) && record->block == NULL;
+}
 
 /* Address of a record's host copy. */
 static inline void *ats_record_host(const struct ats_record *record)

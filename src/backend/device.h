@@ -29,7 +29,7 @@ struct ats_device_counters {
     atomic_ullong last_splits; /* splits of the latest graph */
     atomic_ullong copied_to_accel_bytes;
     atomic_ullong copied_to_host_bytes;
-    atomic_ullong promoted_bytes; /* of those to the accelerator: weights for one pass */
+    atomic_ullong promoted_bytes; /* of those to the accelerator: weights into staging memory */
 };
 
 struct ats_device {
@@ -50,9 +50,12 @@ struct ats_device {
     size_t vram_used;           /* bytes taken: weights, state, compute memory */
     bool budget_known;
     atomic_bool accel_lost; /* see loss.h */
+    bool told_no_staging;   /* the log has that there is no room for staging memory */
     bool told_pageable;     /* the log has that weights cannot be pinned */
     bool told_cpu_only;     /* the log has the reason why the accelerator is not used */
-    atomic_ullong epoch;    /* counts moves out of VRAM; a graph plan of an older epoch is void */
+    /* counts changes of weights after they were loaded: copies of older bytes are void */
+    atomic_ullong weights_generation;
+    atomic_ullong epoch; /* counts moves out of VRAM; a graph plan of an older epoch is void */
 
     struct ats_device_counters counters;
 };
@@ -75,6 +78,12 @@ static inline struct ats_device *ats_device_of(ggml_backend_dev_t dev)
 /* Sets the VRAM budget on first use: what the user asked for, clamped to what is
  * free, or what is free less a margin. Needs the write lock. */
 void ats_device_settle_budget(struct ats_device *device);
+
+/* Bytes that may still be taken from the accelerator. */
+static inline size_t ats_device_vram_left(const struct ats_device *device)
+{
+    return device->vram_budget > device->vram_used ? device->vram_budget - device->vram_used : 0;
+}
 
 /* Bytes of host memory that can still be used without swapping, 0 if unknown. */
 size_t ats_host_memory_available(size_t *total);

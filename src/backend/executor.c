@@ -146,11 +146,16 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     return ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
 }
 
-static bool leave_final_state(const struct ats_graph_plan *plan)
+static bool leave_final_state(struct ats_device *device, const struct ats_graph_plan *plan)
 {
     bool ok = true;
     for (size_t i = 0; i < plan->n_records; i++) {
         plan->records[i].record->valid = plan->records[i].valid;
+        if (plan->records[i].record->is_weight) {
+            /* other plans may copy it from where it was */
+            device->weights_generation++;
+            device->epoch++;
+        }
     }
     for (size_t i = 0; i < plan->n_ranges; i++) {
         const struct ats_plan_ranges *ranges = &plan->ranges[i];
@@ -176,9 +181,11 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
     ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
         status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
-        ats_promotions_advance(stream, plan, i);
+        if (status == GGML_STATUS_SUCCESS) {
+            ats_promotions_advance(stream, plan, i);
+        }
     }
-    ats_promotions_end(stream, plan, status == GGML_STATUS_SUCCESS);
+    ats_promotions_end(stream, plan);
     if (stream->reports_errors) {
         wait_for_accel(stream); /* only then is known whether all went well */
         if (!accel_ok(stream, err) || !transfer_ok(stream, err)) {
@@ -190,7 +197,8 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
     if (status == GGML_STATUS_FAILED && err->text[0] == '\0') {
         ats_fail(err, "a backend could not compute its part of the graph");
     }
-    if (!leave_final_state(plan) && status == GGML_STATUS_SUCCESS) {
+    ats_promotions_keep(stream, plan, status == GGML_STATUS_SUCCESS);
+    if (!leave_final_state(stream->device, plan) && status == GGML_STATUS_SUCCESS) {
         ats_fail(err, "out of memory");
         status = GGML_STATUS_ALLOC_FAILED;
     }

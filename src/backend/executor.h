@@ -1,6 +1,6 @@
-/* Executor: runs a graph plan. Serial for now: one split after the other, and the
- * accelerator is waited for before the CPU starts; only the last split may still be
- * in flight on return. */
+/* Executor: runs a graph plan, one split after the other. The accelerator is waited for before
+ * the CPU starts; copies of promoted weights run beside both (transfer.h). The last split may
+ * still be in flight on return. */
 #ifndef ATS_BACKEND_EXECUTOR_H
 #define ATS_BACKEND_EXECUTOR_H
 

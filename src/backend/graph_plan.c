@@ -284,9 +284,12 @@ static bool fill_plan(struct builder *b)
                             b->err)) {
         return false;
     }
-    return (fill_externals(b) && fill_copies(b) && fill_promotions(b) && fill_splits(b) &&
-            fill_final_state(b) && ats_promotions_arm(b->stream, b->plan)) ||
-           ats_fail(b->err, "out of memory");
+    if (!fill_externals(b) || !fill_copies(b) || !fill_promotions(b) || !fill_splits(b) ||
+        !fill_final_state(b)) {
+        return ats_fail(b->err, "out of memory");
+    }
+    ats_promotions_arm(b->stream, b->plan);
+    return true;
 }
 
 /* Places what is new, decides the sides and takes memory. Weights may have to move out of
@@ -297,24 +300,24 @@ static bool decide(struct builder *b, bool without_accel)
     struct ats_error reason = {{0}};
     ats_device_settle_budget(device);
     const bool host_rule = device->config->rule.kind == ATS_RULE_HOST;
-    if (without_accel || device->vram_budget == 0) {
-        avoid_accel(b);
-    } else if (!host_rule && !take_mirrors(b, &reason)) {
+    bool use_accel = !without_accel && device->vram_budget > 0;
+    if (use_accel && !host_rule && !take_mirrors(b, &reason)) {
         if (!device->told_cpu_only) {
             ats_log_warn("%s: computing on the CPU only: %s\n", device->name, reason.text);
             device->told_cpu_only = true;
         }
+        use_accel = false;
+    }
+    if (use_accel) {
+        ats_promotion_reserve(b->stream, &b->description);
+    } else {
         avoid_accel(b);
     }
-    if (!without_accel && device->vram_budget > 0) {
-        ats_promotion_reserve(b->stream, &b->description);
-    }
-    if (!ats_place_new(b->stream, &b->description, b->err)) {
+    if (!ats_place_new(b->stream, &b->description, use_accel, b->err)) {
         return false;
     }
     ats_describe_homes(&b->description);
-    if (!without_accel && !b->without_promotion &&
-        !ats_promotion_choose(b->stream, &b->description)) {
+    if (use_accel && !b->without_promotion && !ats_promotion_choose(b->stream, &b->description)) {
         return ats_fail(b->err, "out of memory");
     }
     if (!ats_choose_sides(&b->description.graph, &device->config->rule, b->stream->n_built,
@@ -448,12 +451,12 @@ struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
     const bool valid = plan != NULL && cgraph->uid != 0 && plan->uid == cgraph->uid &&
                        plan->epoch == stream->device->epoch;
     if (!valid) {
+        /* the accelerator may still run the plan that goes, and use the memory of both */
+        ggml_backend_synchronize(&stream->ggml);
         plan = build_plan(stream, cgraph, err);
         if (plan == NULL) {
             return NULL;
         }
-        /* the accelerator may still run the graph of the plan that goes */
-        ggml_backend_synchronize(&stream->ggml);
         ats_graph_plan_free(stream->plans[i]);
         stream->plans[i] = plan;
     }

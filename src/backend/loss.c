@@ -1,6 +1,7 @@
 #include "backend/loss.h"
 
 #include "backend/residency.h"
+#include "backend/stream.h"
 
 static bool still_works(struct ats_device *device)
 {
@@ -36,6 +37,9 @@ static void give_up(struct ats_device *device)
         }
         ats_mirror_release(buffer);
         buffer->ranges.n_ranges = 0;
+    }
+    for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+        ats_staging_give_up(stream);
     }
     device->accel_lost = true;
     device->vram_budget = 0;

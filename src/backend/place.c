@@ -315,7 +315,7 @@ static void write_plan(const struct ats_device *device)
 }
 
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
-                   struct ats_error *err)
+                   bool use_accel, struct ats_error *err)
 {
     struct ats_device *device = stream->device;
     struct batch batch;
@@ -328,9 +328,11 @@ bool ats_place_new(struct ats_stream *stream, const struct ats_description *desc
         collect(device, description, &batch);
     }
     if (ok && batch.n > 0) {
-        collect_unseen(device, &batch);
-        ok = ats_place(batch.units, batch.n, device->vram_budget - device->vram_used,
-                       &device->config->rule, batch.where, err);
+        if (use_accel) {
+            collect_unseen(device, &batch);
+        }
+        ok = ats_place(batch.units, batch.n, ats_device_vram_left(device), &device->config->rule,
+                       batch.where, err);
         for (size_t i = 0; ok && i < batch.n;) {
             i = take_run(device, &batch, i, run);
         }

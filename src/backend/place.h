@@ -10,7 +10,7 @@
  * line. Needs the write lock. Fails if the user's plan is of another model, or if an
  * upload fails; less VRAM than expected is not a failure. */
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
-                   struct ats_error *err);
+                   bool use_accel, struct ats_error *err);
 
 /* Whether the record is a matrix of no layer (an output matrix) that has no home yet. These are
  * placed with the first graph even if it lacks them. */

@@ -24,7 +24,7 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
 {
     /* one is read while the next is copied; most are smaller than the largest */
     enum { WEIGHTS_AT_ONCE = 2, MOST_OF_BUDGET = 3 };
-    const struct ats_device *device = stream->device;
+    struct ats_device *device = stream->device;
     if (device->config->promotion.kind == ATS_PROMOTE_NONE || stream->staging.buffer != NULL) {
         return;
     }
@@ -40,13 +40,21 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
         total += bytes;
         largest = can_pass(location) && bytes > largest ? bytes : largest;
     }
-    const bool fits = total <= device->vram_budget - device->vram_used;
+    const bool fits = total <= ats_device_vram_left(device);
     if (largest == 0 || (fits && device->config->promotion.kind == ATS_PROMOTE_FASTER)) {
         return;
     }
-    const size_t most = device->vram_budget / MOST_OF_BUDGET;
-    const size_t wanted = WEIGHTS_AT_ONCE * largest;
-    (void)ats_staging_take(stream, wanted < most ? wanted : most);
+    size_t bytes = WEIGHTS_AT_ONCE * largest;
+    bytes =
+        bytes < device->vram_budget / MOST_OF_BUDGET ? bytes : device->vram_budget / MOST_OF_BUDGET;
+    const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
+    if (!ats_staging_take(stream, bytes < limit ? bytes : limit) && !device->told_no_staging) {
+        device->told_no_staging = true;
+        ats_log_info(
+            "%s: no room in VRAM for weights to pass through: all that is not placed there "
+            "computes on the CPU, long prompts too\n",
+            device->name);
+    }
 }
 
 /* A weight that lives in host memory, and nowhere else. */

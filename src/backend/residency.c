@@ -43,7 +43,7 @@ static ggml_backend_buffer_t take_buffer(struct ats_device *device, size_t size,
 {
     ats_device_settle_budget(device);
     char text[32];
-    if (size > device->vram_budget - device->vram_used) {
+    if (size > ats_device_vram_left(device)) {
         ats_fail(err, "%s has no room for %s more within its VRAM budget",
                  ggml_backend_dev_name(device->accel), ats_format_bytes(size, text, sizeof(text)));
         return NULL;
@@ -180,6 +180,26 @@ void ats_mirror_release(struct ats_buffer *buffer)
 
 /* ---- moving bytes ---- */
 
+/* Reads a record's bytes from VRAM to its host memory. An accelerator may have page-locked that
+ * for reading only, and more of it than it was asked to: then through memory of ours. */
+static bool read_back(struct ats_record *record, ggml_backend_t accel, struct ats_error *err)
+{
+    if (record->buffer->n_pins == 0) {
+        ggml_backend_tensor_get_async(accel, &record->accel, ats_record_host(record), 0,
+                                      record->bytes);
+        return true;
+    }
+    void *bytes = malloc(record->bytes);
+    if (bytes == NULL) {
+        return ats_fail(err, "out of memory");
+    }
+    ggml_backend_tensor_get_async(accel, &record->accel, bytes, 0, record->bytes);
+    ggml_backend_synchronize(accel);
+    memcpy(ats_record_host(record), bytes, record->bytes);
+    free(bytes);
+    return true;
+}
+
 bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backend_t accel,
                       struct ats_error *err)
 {
@@ -196,8 +216,9 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
                                       record->bytes);
         device->counters.copied_to_accel_bytes += record->bytes;
     } else {
-        ggml_backend_tensor_get_async(accel, &record->accel, ats_record_host(record), 0,
-                                      record->bytes);
+        if (!read_back(record, accel, err)) {
+            return false;
+        }
         device->counters.copied_to_host_bytes += record->bytes;
     }
     ggml_backend_synchronize(accel);
@@ -211,7 +232,8 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
 void ats_record_drop_host(struct ats_record *record)
 {
     struct ats_buffer *buffer = record->buffer;
-    if (!buffer->owns_memory || (record->valid & ATS_ON(ATS_ACCEL)) == 0) {
+    /* page-locked pages must stay: the accelerator knows them by their frames */
+    if (!buffer->owns_memory || buffer->n_pins > 0 || (record->valid & ATS_ON(ATS_ACCEL)) == 0) {
         return;
     }
     record->valid = ATS_ON(ATS_ACCEL);
@@ -260,7 +282,7 @@ static size_t demote_block(struct ats_record *first, ggml_backend_t accel, struc
 bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
                              struct ats_error *err)
 {
-    if (bytes <= device->vram_budget - device->vram_used) {
+    if (bytes <= ats_device_vram_left(device)) {
         return true;
     }
     char text[32];
@@ -275,7 +297,7 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
     size_t moved = 0;
     for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
         for (size_t i = 0; i < buffer->n_records; i++) {
-            if (bytes <= device->vram_budget - device->vram_used) {
+            if (bytes <= ats_device_vram_left(device)) {
                 break;
             }
             if (buffer->records[i]->block != NULL && buffer->records[i]->is_weight) {
@@ -289,7 +311,7 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
                      "memory\n",
                      device->name, moved, text);
     }
-    return bytes <= device->vram_budget - device->vram_used ||
+    return bytes <= ats_device_vram_left(device) ||
            ats_fail(err, "%s has no room for %s of compute memory within its VRAM budget",
                     device->name, text);
 }

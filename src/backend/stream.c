@@ -65,6 +65,7 @@ static void stream_synchronize(ggml_backend_t backend)
     const bool failed = stream->reports_errors && ats_accel_failed(stream->accel, &err);
     pthread_rwlock_unlock(&stream->device->lock);
     if (failed) {
+        stream->staging.held = 0;
         /* ggml has no way to tell the reader of a result; the log does */
         report(stream, &err);
     }

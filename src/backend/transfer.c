@@ -3,7 +3,9 @@
 #include "backend/graph_plan.h"
 #include "backend/residency.h"
 
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- staging memory ---- */
 
@@ -30,14 +32,16 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes)
 {
     struct ats_device *device = stream->device;
     struct ats_staging_area *area = &stream->staging;
-    if (bytes > device->vram_budget - device->vram_used) {
+    if (bytes > ats_device_vram_left(device)) {
         return false;
     }
     area->buffer = ggml_backend_buft_alloc_buffer(device->accel_buffer_type, bytes);
     if (area->buffer == NULL) {
         return false;
     }
-    ggml_backend_buffer_set_usage(area->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    /* not as weights: then CUDA would zero a tensor's padding when a plan is made, in bytes that
+     * the plan at work uses for another. copy_in zeroes it instead. */
+    ggml_backend_buffer_set_usage(area->buffer, GGML_BACKEND_BUFFER_USAGE_COMPUTE);
     area->base = ggml_backend_buffer_get_base(area->buffer);
     area->size = bytes;
     device->vram_used += bytes;
@@ -57,20 +61,14 @@ void ats_staging_release(struct ats_stream *stream)
         ggml_backend_buffer_free(area->buffer);
         stream->device->vram_used -= area->size;
     }
-    area->buffer = NULL;
-    area->base = NULL;
-    area->size = 0;
-    area->transfer = NULL;
-    area->free = NULL;
-    area->read_before = false;
-    area->held = 0;
+    *area = (struct ats_staging_area){0};
 }
 
-void ats_staging_forget(struct ats_device *device)
+void ats_staging_give_up(struct ats_stream *stream)
 {
-    for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
-        stream->staging.held = 0;
-    }
+    stream->device->vram_used -= stream->staging.size;
+    stream->staging.size = 0;
+    stream->staging.held = 0;
 }
 
 /* ---- pinned host memory ---- */
@@ -83,45 +81,86 @@ static void *accel_proc(const struct ats_device *device, const char *name)
     return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device->accel), name);
 }
 
+/* Adds the run of host weights that starts at records[first] to the list; returns the index behind
+ * it. Neighbours whose pages meet are one run, because a page can be locked once. */
+static size_t add_run(struct ats_buffer *buffer, size_t first, size_t page)
+{
+    const uintptr_t low = (uintptr_t)buffer->base;
+    const uintptr_t high = low + buffer->size;
+    uintptr_t begin = (low + buffer->records[first]->begin) / page * page;
+    uintptr_t end = 0;
+    size_t i = first;
+    for (; i < buffer->n_records && ats_record_is_host_weight(buffer->records[i]); i++) {
+        const struct ats_record *record = buffer->records[i];
+        if (end != 0 && low + record->begin > end) {
+            break;
+        }
+        end = (low + record->begin + record->bytes + page - 1) / page * page;
+    }
+    begin = begin > low ? begin : low;
+    end = end < high ? end : high;
+    buffer->pins[buffer->n_pins++] = (struct ats_pin){(char *)begin, end - begin};
+    return i;
+}
+
+/* Registers the runs; those that cannot be locked leave the list. */
+static void lock_runs(struct ats_buffer *buffer, register_host_buffer_t pin)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < buffer->n_pins; i++) {
+        if (pin != NULL && pin(buffer->pins[i].address, buffer->pins[i].size)) {
+            buffer->pins[n++] = buffer->pins[i];
+        }
+    }
+    struct ats_device *device = buffer->device;
+    if (n < buffer->n_pins && !device->told_pageable) {
+        device->told_pageable = true;
+        ats_log_warn("%s: %s does not page-lock weights in host memory, so copies of them are "
+                     "slower and keep a CPU thread busy (CUDA wants GGML_CUDA_REGISTER_HOST=1)\n",
+                     device->name, ggml_backend_dev_name(device->accel));
+    }
+    buffer->n_pins = n;
+}
+
 void ats_buffer_pin(struct ats_buffer *buffer)
 {
-    struct ats_device *device = buffer->device;
     if (buffer->pin_tried) {
         return;
     }
     buffer->pin_tried = true;
-    void *address = accel_proc(device, "ggml_backend_register_host_buffer");
+    buffer->pins = calloc(buffer->n_records + 1, sizeof(*buffer->pins));
+    if (buffer->pins == NULL) {
+        return;
+    }
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < buffer->n_records;) {
+        i = ats_record_is_host_weight(buffer->records[i]) ? add_run(buffer, i, page) : i + 1;
+    }
+    void *address = accel_proc(buffer->device, "ggml_backend_register_host_buffer");
     register_host_buffer_t pin = NULL;
     memcpy(&pin, &address, sizeof(pin));
-    buffer->pinned = pin != NULL && pin(buffer->base, buffer->size);
-    if (!buffer->pinned && !device->told_pageable) {
-        device->told_pageable = true;
-        ats_log_warn("%s: %s cannot page-lock the weights in host memory; copies of them are "
-                     "slower and keep a CPU thread busy\n",
-                     device->name, ggml_backend_dev_name(device->accel));
-    }
+    lock_runs(buffer, pin);
 }
 
 void ats_buffer_unpin(struct ats_buffer *buffer)
 {
-    if (!buffer->pinned) {
-        return;
-    }
     void *address = accel_proc(buffer->device, "ggml_backend_unregister_host_buffer");
     unregister_host_buffer_t unpin = NULL;
     memcpy(&unpin, &address, sizeof(unpin));
-    if (unpin != NULL) {
-        unpin(buffer->base);
+    for (size_t i = 0; unpin != NULL && i < buffer->n_pins; i++) {
+        unpin(buffer->pins[i].address);
     }
-    buffer->pinned = false;
+    free(buffer->pins);
+    buffer->pins = NULL;
+    buffer->n_pins = 0;
 }
 
 /* ---- events of a plan ---- */
 
-bool ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan)
+void ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan)
 {
     if (stream->staging.transfer == NULL) {
-        return true;
+        return;
     }
     bool ok = true;
     for (size_t i = 0; ok && i < plan->n_promotions; i++) {
@@ -136,9 +175,10 @@ bool ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan)
         }
     }
     if (!ok) {
+        ats_log_warn("%s: no memory for events; weights are copied in order\n",
+                     stream->device->name);
         ats_promotions_disarm(plan);
     }
-    return ok;
 }
 
 void ats_promotions_disarm(struct ats_graph_plan *plan)
@@ -219,16 +259,39 @@ static void fill_held(struct ats_stream *stream, const struct ats_graph_plan *pl
     stream->in_flight = true;
 }
 
+/* Lets the accelerator's driver recycle what the last pass left in the plan's events: Vulkan's
+ * does so when one is waited for. All are passed, so this takes no time. */
+static void recycle_events(const struct ats_graph_plan *plan)
+{
+    for (size_t i = 0; i < plan->n_promotions; i++) {
+        ggml_backend_event_synchronize(plan->promotions[i].arrived);
+    }
+    for (size_t i = 0; i < plan->n_splits; i++) {
+        if (plan->splits[i].done != NULL) {
+            ggml_backend_event_synchronize(plan->splits[i].done);
+        }
+    }
+}
+
 void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan *plan)
 {
     struct ats_staging_area *area = &stream->staging;
-    area->all_there = plan->n_promotions == 0 || (plan->held != 0 && plan->held == area->held);
+    const uint64_t generation = stream->device->weights_generation;
+    area->all_there = plan->n_promotions == 0 || (plan->held != 0 && plan->held == area->held &&
+                                                  generation == area->generation);
     if (area->all_there) {
         return;
     }
     area->held = 0;
+    area->generation = generation;
     area->next = 0;
-    if (is_armed(plan) && area->read_before) {
+    if (is_armed(plan)) {
+        if (!stream->in_flight) {
+            recycle_events(plan);
+            ggml_backend_event_synchronize(area->free);
+        }
+        /* whatever reads staging memory now has been given to the compute stream before */
+        ggml_backend_event_record(area->free, stream->accel);
         ggml_backend_event_wait(area->transfer, area->free);
     }
     if (plan->held != 0) {
@@ -265,21 +328,21 @@ void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_pl
     copy_ahead(stream, plan, split + 1);
 }
 
-void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan, bool done)
+void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan)
 {
     struct ats_staging_area *area = &stream->staging;
-    if (plan->n_promotions == 0) {
-        return;
+    if (!area->all_there && is_armed(plan) && area->next > 0) {
+        /* a pass that was broken off leaves copies that no split waits for */
+        ggml_backend_event_wait(stream->accel, plan->promotions[area->next - 1].arrived);
+        stream->in_flight = true;
     }
-    if (is_armed(plan)) {
-        /* on both streams: a pass that was broken off leaves copies that nothing waits for */
-        if (!area->all_there && area->next > 0) {
-            ggml_backend_event_wait(stream->accel, plan->promotions[area->next - 1].arrived);
-        }
-        ggml_backend_event_record(area->free, stream->accel);
-        area->read_before = true;
-    }
-    if (!area->all_there && done) {
-        area->held = plan->held;
+}
+
+void ats_promotions_keep(struct ats_stream *stream, const struct ats_graph_plan *plan, bool well)
+{
+    if (!well) {
+        stream->staging.held = 0;
+    } else if (!stream->staging.all_there) {
+        stream->staging.held = plan->held;
     }
 }

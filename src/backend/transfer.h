@@ -23,11 +23,12 @@ enum { ATS_NO_SPLIT = -1 };
 
 /* One weight on its way through staging memory. */
 struct ats_promotion_step {
-    struct ats_record *record;
-    struct ggml_tensor accel;     /* its bytes in staging memory, padding included */
-    size_t padding;               /* bytes behind the weight's own that the accelerator reads too */
-    int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
-    ggml_backend_event_t arrived; /* NULL: copied in order, nothing to wait for */
+    struct ats_record *record; /* borrowed; the plan is void before the record goes */
+    struct ggml_tensor accel;  /* its bytes in staging memory, padding included */
+    size_t padding;            /* bytes behind the weight's own that the accelerator reads too */
+    int32_t after_split;       /* split that must be done first, or ATS_NO_SPLIT */
+    ggml_backend_event_t
+        arrived; /* owned by the plan; NULL: copied in order, nothing to wait for */
 };
 
 struct ats_staging_area {
@@ -35,11 +36,11 @@ struct ats_staging_area {
     char *base;
     size_t size;
     ggml_backend_t transfer;   /* the transfer stream, or NULL: copies run in order */
-    ggml_backend_event_t free; /* recorded behind the last reader of the latest pass */
-    bool read_before;          /* `free` has been recorded */
-    _Atomic uint64_t held; /* names the weights that the area keeps from pass to pass; 0: none */
-    bool all_there;        /* the running pass finds its weights as an earlier one left them */
-    size_t next;           /* promotion of the running pass that is to be copied next */
+    ggml_backend_event_t free; /* what the compute stream was given before a pass is done */
+    uint64_t held;       /* names the weights that the area keeps from pass to pass; 0: none */
+    uint64_t generation; /* of the device's weights when they were copied */
+    bool all_there;      /* the running pass finds its weights as an earlier one left them */
+    size_t next;         /* promotion of the running pass that is to be copied next */
 };
 
 /* Takes staging memory of `bytes` within the VRAM budget, and starts the transfer stream.
@@ -49,19 +50,21 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes);
 /* Waits for the transfer stream and gives all back. Needs the write lock. */
 void ats_staging_release(struct ats_stream *stream);
 
-/* Weights have changed or gone: what any stream of the device holds must be copied again. Either
- * lock. */
-void ats_staging_forget(struct ats_device *device);
+/* The accelerator is lost: what the stream had there counts no more. Needs the write lock. */
+void ats_staging_give_up(struct ats_stream *stream);
 
-/* Makes copies from the buffer's host memory fast and asynchronous, if the accelerator can
- * page-lock memory that it has not allocated. Tried once per buffer; says so once if it
- * cannot. Needs the write lock. */
+/* Makes copies of the buffer's host weights fast and asynchronous, if the accelerator can
+ * page-lock memory that it has not allocated. Only runs of weights that live in host memory:
+ * others may have given their pages back. Tried once per buffer; says so once if it cannot.
+ * Needs the write lock. */
 void ats_buffer_pin(struct ats_buffer *buffer);
+
+/* For a buffer that is about to be freed and that no copy reads. */
 void ats_buffer_unpin(struct ats_buffer *buffer);
 
-/* Gives the plan's promotions and splits their events. False: out of memory; then the plan's
+/* Gives the plan's promotions and splits their events. Without memory for them the plan's
  * copies run in order. */
-bool ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan);
+void ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan);
 void ats_promotions_disarm(struct ats_graph_plan *plan);
 
 /* ---- during a pass; read lock ---- */
@@ -77,7 +80,10 @@ void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
 void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_plan *plan,
                             size_t split);
 
-/* Ends a pass, however it ended; `done`: all its splits have been started. */
-void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan, bool done);
+/* Ends a pass, however it ended: the compute stream is behind all its copies. */
+void ats_promotions_end(struct ats_stream *stream, const struct ats_graph_plan *plan);
+
+/* Notes whether all went well, so that later passes find what this one holds, or do not. */
+void ats_promotions_keep(struct ats_stream *stream, const struct ats_graph_plan *plan, bool well);
 
 #endif

@@ -12,6 +12,7 @@
 #include "harness.h"
 #include "models.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -332,12 +333,15 @@ static void test_copy_of_state(void **state)
     (void)state;
     static const char *const specs[] = {"copy:2+", "copy:3+", "copy:4+", "copy:5+", "copy:7+"};
     size_t failed = 0;
+    size_t met = 0;
     for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
         const struct scenario s = {
             .kind = MODEL_DENSE, .stage = AT_LOAD, .mode = LLAMA_LOAD_MODE_MMAP, .spec = specs[i]};
         failed += !scenario_run(specs[i], "ATS_PLACEMENT=random:1", run_scenario, &s);
+        met += scenario_met_failure();
     }
     assert_int_equal(failed, 0);
+    assert_true(met > 0);
 }
 
 static void test_compute(void **state)
@@ -400,6 +404,82 @@ static void test_demotion(void **state)
     assert_int_equal(failed, 0);
 }
 
+/* ---- a failure while weights pass through staging memory, or are copied to stay there ---- */
+
+struct promotion_scenario {
+    const char *settings;
+    const char *spec;
+};
+
+/* A number of the device's summary. */
+static long long summary_number(const char *name)
+{
+    ggml_backend_dev_t device = device_named("ATS0");
+    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device),
+                                                      "ats_device_summary");
+    char *(*summary)(ggml_backend_dev_t) = NULL;
+    memcpy(&summary, &address, sizeof(summary));
+    CHECK(summary != NULL, "the library has no summary");
+    char *text = summary(device);
+    const char *found = strstr(text, name);
+    CHECK(found != NULL, "the summary has no %s: %s", name, text);
+    const long long number = strtoll(strchr(found, ':') + 1, NULL, 10);
+    free(text);
+    return number;
+}
+
+static void run_promotion(const void *argument)
+{
+    const struct promotion_scenario *s = argument;
+    models_start();
+    struct reference r = {0};
+    make_reference(&r, MODEL_LARGE);
+    struct llama_model *model = model_load(model_path(MODEL_LARGE), "ATS0", LLAMA_LOAD_MODE_MMAP);
+    CHECK(model != NULL, "cannot load");
+    struct llama_context *ctx = make_context(model);
+    CHECK(ctx != NULL && decode_step(ctx, 0) == 0 && is_right(ctx, &r, 0), "the prompt");
+    inject("EMU0", s->spec);
+    size_t step = decode_from(ctx, &r, 1, "with the failure");
+    inject("EMU0", "off");
+    if (step < STEPS) {
+        CHECK(llama_memory_seq_rm(llama_get_memory(ctx), 0, (llama_pos)first_of(step), -1),
+              "going back");
+        step = decode_from(ctx, &r, step, "again in the same context");
+        CHECK(step == STEPS, "step %zu fails again without a failure", step);
+    }
+    CHECK(summary_number("promoted_bytes") > 0, "nothing was promoted: the test tests nothing");
+    llama_free(ctx);
+    check_new_context(model, &r, "a new context");
+    llama_model_free(model);
+    free_reference(&r);
+    llama_backend_free();
+}
+
+static void test_promotion(void **state)
+{
+    (void)state;
+    static const char *const settings[] = {"ATS_VRAM=12M ATS_PROMOTE=auto",
+                                           "ATS_VRAM=12M ATS_PROMOTE=all",
+                                           "ATS_VRAM=12M ATS_PROMOTE=all ATS_TRANSFER=serial",
+                                           "ATS_VRAM=12M ATS_PROMOTE=auto ATS_TRANSFER=serial"};
+    static const char *const specs[] = {"off",     "copy:1",    "copy:3",   "copy:7",
+                                        "copy:20", "compute:1", "compute:3"};
+    enum { N_SETTINGS = 4, N_SPECS = 7 };
+    size_t failed = 0;
+    size_t met = 0;
+    for (size_t i = 0; i < (size_t)N_SETTINGS * N_SPECS; i++) {
+        const struct promotion_scenario s = {settings[i / N_SPECS], specs[i % N_SPECS]};
+        char title[96];
+        snprintf(title, sizeof(title), "%s, %s", s.settings, s.spec);
+        if (is_chosen(i, (size_t)N_SETTINGS * N_SPECS)) {
+            failed += !scenario_run(title, s.settings, run_promotion, &s);
+            met += scenario_met_failure();
+        }
+    }
+    assert_int_equal(failed, 0);
+    assert_true(met >= 8 || is_sanitized());
+}
+
 int main(void)
 {
     models_make();
@@ -411,6 +491,7 @@ int main(void)
         cmocka_unit_test(test_compute),
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_demotion),
+        cmocka_unit_test(test_promotion),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -98,6 +98,25 @@ static void test_fill_vectors_are_on_both_sides(void **state)
     assert_places(units, 21, &fill, "vbbhv");
 }
 
+/* Of a block that does not fit whole, gate and up or else down; of every layer. */
+static void test_fill_halves(void **state)
+{
+    (void)state;
+    static const struct ats_unit units[] = {
+        W("blk.0.ffn_gate.weight", 10),    W("blk.0.ffn_up.weight", 10),
+        W("blk.0.ffn_down.weight", 15),    W("blk.1.ffn_gate_exps.weight", 20),
+        W("blk.1.ffn_up_exps.weight", 20), W("blk.1.ffn_down_exps.weight", 30),
+    };
+    assert_places(units, 14, &fill, "hhhhhh");
+    assert_places(units, 15, &fill, "hhvhhh");
+    assert_places(units, 20, &fill, "vvhhhh");
+    assert_places(units, 34, &fill, "vvhhhh");
+    assert_places(units, 35, &fill, "vvvhhh");
+    assert_places(units, 65, &fill, "vvvhhv");
+    assert_places(units, 75, &fill, "vvvvvh");
+    assert_places(units, 105, &fill, "vvvvvv");
+}
+
 static void test_fill_experts_come_last(void **state)
 {
     (void)state;
@@ -515,6 +534,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fill_dense),
         cmocka_unit_test(test_fill_vectors_are_on_both_sides),
+        cmocka_unit_test(test_fill_halves),
         cmocka_unit_test(test_fill_experts_come_last),
         cmocka_unit_test(test_host_and_vram),
         cmocka_unit_test(test_sides_that_cannot),

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "plan/hold.h"
 #include "plan/promote.h"
 #include "plan/staging.h"
 #include "random_graph.h"
@@ -123,6 +124,42 @@ static void test_random_areas(void **state)
     assert_true(assigned > 2000); /* else little was tested */
 }
 
+/* ---- holding ---- */
+
+static void assert_held(const struct ats_holdable *weights, size_t n, size_t capacity,
+                        const char *expected)
+{
+    bool held[MAX_STAGED];
+    char text[MAX_STAGED + 1] = "";
+    ats_hold(weights, n, capacity, held);
+    for (size_t i = 0; i < n; i++) {
+        text[i] = held[i] ? 'h' : '-';
+    }
+    if (strcmp(text, expected) != 0) {
+        fail_msg("capacity %zu holds %s, expected %s", capacity, text, expected);
+    }
+}
+
+static void test_hold_by_hand(void **state)
+{
+    (void)state;
+    static const struct ats_holdable weights[] = {
+        {"blk.0.ffn_gate.weight", 10},   {"blk.0.ffn_up.weight", 10}, {"blk.0.ffn_down.weight", 15},
+        {"blk.1.ffn_gate.weight", 10},   {"blk.1.ffn_up.weight", 10}, {"blk.1.ffn_down.weight", 15},
+        {"blk.2.ffn_up_exps.weight", 8},
+    };
+    assert_held(weights, 7, 0, "-------");
+    assert_held(weights, 7, 8, "------h");
+    assert_held(weights, 7, 22, "------h"); /* gate alone is no half */
+    assert_held(weights, 7, 23, "-----hh"); /* down is */
+    assert_held(weights, 7, 28, "---hh-h"); /* gate and up before down */
+    assert_held(weights, 7, 43, "---hhhh");
+    assert_held(weights, 7, 58, "--hhhhh");
+    assert_held(weights, 7, 63, "hh-hhhh");
+    assert_held(weights, 7, SIZE_MAX, "hhhhhhh");
+    assert_held(weights, 0, 10, "");
+}
+
 /* ---- promotion ---- */
 
 static void test_rule_by_hand(void **state)
@@ -181,9 +218,9 @@ static void test_slow_accelerator(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),          cmocka_unit_test(test_what_does_not_fit),
-        cmocka_unit_test(test_random_areas),     cmocka_unit_test(test_rule_by_hand),
-        cmocka_unit_test(test_slow_accelerator),
+        cmocka_unit_test(test_by_hand),      cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_random_areas), cmocka_unit_test(test_rule_by_hand),
+        cmocka_unit_test(test_hold_by_hand), cmocka_unit_test(test_slow_accelerator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
