@@ -70,6 +70,7 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
 {
     struct ats_promotion rule = stream->device->config->promotion;
     rule.seed += stream->n_built;
+    rule.copy_latency_us = ats_partition_default_costs.copy_latency_us;
     rule.link_bytes_per_us = ats_partition_default_costs.link_bytes_per_us;
     rule.most_bytes = stream->staging.size / 2;
     ats_promote(&description->graph, &rule, candidates, chosen);

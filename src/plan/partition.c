@@ -8,6 +8,7 @@
 
 const struct ats_partition_costs ats_partition_default_costs = {
     .split_us = 40.0F,
+    .copy_latency_us = 10.0F,
     .link_bytes_per_us = 24e3F,
 };
 

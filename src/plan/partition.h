@@ -25,6 +25,7 @@
 /* Rates that the partition works with, until a measured profile replaces them. */
 struct ats_partition_costs {
     float split_us;          /* fixed cost of changing sides once */
+    float copy_latency_us;   /* from the start of a copy to its first byte */
     float link_bytes_per_us; /* bandwidth between the sides */
 };
 

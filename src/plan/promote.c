@@ -21,7 +21,8 @@ static float readers_us(const struct ats_graph_desc *graph, size_t root, enum at
 static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                       size_t root)
 {
-    const float copy_us = (float)graph->roots[root].bytes / rule->link_bytes_per_us;
+    const float copy_us =
+        rule->copy_latency_us + (float)graph->roots[root].bytes / rule->link_bytes_per_us;
     const float accel_us = readers_us(graph, root, ATS_ACCEL);
     return (copy_us > accel_us ? copy_us : accel_us) < readers_us(graph, root, ATS_HOST);
 }

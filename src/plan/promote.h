@@ -4,12 +4,12 @@
  * Pure. A weight w is promoted if that is the shorter way for its operators even when nothing
  * else overlaps:
  *
- *   max(bytes_w / B, sum_i t_i^g) < sum_i t_i^c      over the operators i that read w
+ *   max(l + bytes_w / B, sum_i t_i^g) < sum_i t_i^c      over the operators i that read w
  *
- * with B the link's bandwidth. Copy and compute overlap from weight to weight in the steady
- * state of a pass, hence the maximum. With a large batch t^c grows with the batch and the copy
- * does not, so prefill promotes and decode does not: the same rule gives each batch its own
- * plan.
+ * with l the latency of a copy and B the link's bandwidth. Copy and compute overlap from weight to
+ * weight in the steady state of a pass, hence the maximum. With a large batch t^c grows with the
+ * batch and the copy does not, so prefill promotes and decode does not: the same rule gives each
+ * batch its own plan.
  *
  * Thread-safety: no shared state. */
 #ifndef ATS_PLAN_PROMOTE_H
@@ -27,6 +27,7 @@ enum ats_promotion_kind {
 struct ats_promotion {
     enum ats_promotion_kind kind;
     uint64_t seed;           /* ATS_PROMOTE_RANDOM */
+    float copy_latency_us;   /* l */
     float link_bytes_per_us; /* B */
     size_t most_bytes;       /* larger weights are not promoted */
 };

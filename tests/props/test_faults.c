@@ -462,9 +462,10 @@ static void test_promotion(void **state)
                                            "ATS_VRAM=12M ATS_PROMOTE=all",
                                            "ATS_VRAM=12M ATS_PROMOTE=all ATS_TRANSFER=serial",
                                            "ATS_VRAM=12M ATS_PROMOTE=auto ATS_TRANSFER=serial"};
-    static const char *const specs[] = {"off",     "copy:1",    "copy:3",   "copy:7",
-                                        "copy:20", "compute:1", "compute:3"};
-    enum { N_SETTINGS = 4, N_SPECS = 7 };
+    static const char *const specs[] = {"off",     "copy:1",  "copy:2",    "copy:3",
+                                        "copy:4",  "copy:5",  "copy:6",    "copy:8",
+                                        "copy:11", "copy:20", "compute:1", "compute:3"};
+    enum { N_SETTINGS = 4, N_SPECS = 12 };
     size_t failed = 0;
     size_t met = 0;
     for (size_t i = 0; i < (size_t)N_SETTINGS * N_SPECS; i++) {

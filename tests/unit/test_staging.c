@@ -186,6 +186,10 @@ static void test_rule_by_hand(void **state)
     rule.link_bytes_per_us = 20;
     ats_promote(&graph, &rule, both, promoted);
     assert_true(promoted[1]);
+    rule.copy_latency_us = 11; /* 61 us in all */
+    ats_promote(&graph, &rule, both, promoted);
+    assert_true(promoted[0]);
+    assert_false(promoted[1]);
     rule.most_bytes = 999;
     ats_promote(&graph, &rule, both, promoted);
     assert_false(promoted[0] || promoted[1]);
