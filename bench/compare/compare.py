@@ -161,7 +161,10 @@ def main():
         drive = driver.Driver(os.path.join(arguments.build, "bin", "drive"), libraries,
                               os.path.join(arguments.build, "lib", "libggml-ats.so"), runs)
         for name in chosen:
-            entry = results["models"][name] = measure_model(name, arguments, drive)
+            try:
+                entry = results["models"][name] = measure_model(name, arguments, drive)
+            except driver.Failed as failure:
+                raise driver.Failed(f"{name}: {failure}") from failure
             if entry["late"]:
                 late[name] = entry["late"]
             shown = report.write(results, os.path.join(arguments.out, "quick")
@@ -171,7 +174,8 @@ def main():
     print(shown)
     if late:
         sys.exit("compare: the emulation did not keep its clock in some runs, which do not count: "
-                 + "; ".join(f"{n}: {', '.join(s)}" for n, s in late.items()) +
+                 + "; ".join(f"{n}: {', '.join(f'{x} ({s.count(x)})' for x in dict.fromkeys(s))}"
+                           for n, s in late.items()) +
                  ". This machine was busy; run it again, and only those are measured")
 
 

@@ -94,8 +94,9 @@ def rig_files(rig, build):
     """The rig's file and those that it is based on; where `ats` looks for them, too."""
     folders = [os.environ.get("ATS_RIGS", ""), os.path.join(build, "share", "ats", "rigs"),
                os.path.join(build, "rigs"), "rigs"]
+    by_name = [os.path.join(folder, rig + ".json") for folder in folders if folder]
     path = rig if "/" in rig or rig.endswith(".json") else next(
-        (p for p in (os.path.join(f, rig + ".json") for f in folders if f) if os.path.exists(p)), "")
+        (p for p in by_name if os.path.exists(p)), "")
     files = []
     while path and path not in files and os.path.exists(path):
         files.append(path)

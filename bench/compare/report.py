@@ -157,7 +157,8 @@ def markdown(cells, results):
         def text(system):
             if system not in systems:
                 return "-"
-            return f"{systems[system]['tokens_per_s']:.2f} ± {systems[system]['spread_percent']:.1f} %"
+            shown = systems[system]
+            return f"{shown['tokens_per_s']:.2f} ± {shown['spread_percent']:.1f} %"
         best = f"{text('best')} ({systems['best']['way']})"
         shown = systems[top or "best"]
         extras = [f"{shown[k]:.2f}" if k in shown else "-" for k in

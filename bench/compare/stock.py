@@ -89,7 +89,10 @@ def candidates(drive, machine, device, fit_program):
         if n is not None:
             ways[f"ncmoe={n}"] = ["--device", device, "--n-cpu-moe", str(n)]
     fit = fit_arguments(drive, machine, device, fit_program)
-    if fit is not None and fit not in ways.values():
+    same = [name for name, arguments in ways.items() if arguments == fit]
+    if same:
+        driver.say(f"llama.cpp's own fitting chooses {same[0]}")
+    elif fit is not None:
         ways["fit"] = fit
     variants = dict(ways)
     for name, arguments in ways.items():
