@@ -292,8 +292,9 @@ static ggml_backend_dev_t find_device(const struct options *o)
 }
 
 /* Makes a large card small, for every system alike: holds memory until only so much is free.
- * In pieces, as drivers limit the size of one. Held until the process ends. */
-static void cap_memory(const struct options *o)
+ * In pieces, as drivers limit the size of one. Held until the process ends. Returns what is free
+ * then, which the device's own needs may have made less than the cap. */
+static size_t cap_memory(const struct options *o)
 {
     const size_t piece = (size_t)1 << 30;
     ggml_backend_dev_t device = ggml_backend_dev_by_name(o->cap_device);
@@ -321,6 +322,35 @@ static void cap_memory(const struct options *o)
         ggml_backend_buffer_clear(held, 0); /* some drivers commit memory on first use */
         free_bytes -= bytes;
     }
+    ggml_backend_dev_memory(device, &free_bytes, &total);
+    return free_bytes < o->cap_bytes ? free_bytes : (size_t)o->cap_bytes;
+}
+
+/* ATS reads its budget when it is loaded, and leaves a part of the whole device alone. On a
+ * capped device it is loaded after the cap, with a budget that leaves the same part of the cap
+ * alone, unless ATS_VRAM is set. */
+static void load_backends(const struct options *o)
+{
+    enum { MARGIN_DIVISOR = 16 }; /* docs/configuration.md, ATS_VRAM */
+    const char *library = getenv("GGML_BACKEND_PATH");
+    char *last = o->cap_device == NULL || library == NULL ? NULL : strdup(library);
+    if (last != NULL) {
+        unsetenv("GGML_BACKEND_PATH");
+    }
+    ggml_backend_load_all_from_path(o->libraries);
+    if (o->cap_device == NULL) {
+        return;
+    }
+    const size_t free_bytes = cap_memory(o);
+    const size_t margin = (size_t)(o->cap_bytes / MARGIN_DIVISOR);
+    char budget[32];
+    snprintf(budget, sizeof(budget), "%zu", free_bytes > margin ? free_bytes - margin : 0);
+    setenv("ATS_VRAM", budget, 0);
+    if (last != NULL && ggml_backend_load(last) == NULL) {
+        fprintf(stderr, "drive: cannot load %s\n", last);
+        exit(1);
+    }
+    free(last);
 }
 
 static struct llama_model *load(const struct options *o, ggml_backend_dev_t *devices)
@@ -563,11 +593,8 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     check_lengths(&o);
     llama_log_set(log_errors, &o.verbose);
-    ggml_backend_load_all_from_path(o.libraries);
+    load_backends(&o);
     llama_backend_init();
-    if (o.cap_device != NULL) {
-        cap_memory(&o);
-    }
     ggml_backend_dev_t devices[2] = {find_device(&o), NULL};
     const double cpu_before_gbps = o.check ? 0 : cpu_gbps();
     const double begin = now_s();

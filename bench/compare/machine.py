@@ -168,8 +168,8 @@ class Machine:
         return dict(given, ATS_RIG_TYPE=self.rig_type)
 
     def environment(self, library):
-        """Of a run. A real device gets no ATS_VRAM: memory is held until only the cap is free
-        (--cap), and ATS takes what is free then, less its margin, as llama.cpp does."""
+        """Of a run. A real device gets no ATS_VRAM: the driver holds memory until only the cap is
+        free, and sets it from what is free then."""
         environment = {"GGML_BACKEND_PATH": os.path.abspath(library)}
         if self.emulated:
             return dict(environment, **self._rig_environment(), ATS_EMULATE=self.rig,
