@@ -1,6 +1,6 @@
 /* Runs one model on one device over a fixed token stream and prints what it measured as JSON:
  * the same for llama.cpp alone (--device EMU0) and for ATS (--device ATS0). Called by
- * bench/bench.py; it can be called by hand as well.
+ * bench/compare/compare.py; it can be called by hand as well.
  *
  * llama-bench would feed random tokens; an expert model's speed depends on which tokens come,
  * so every system gets the same ones here. Decoding is forced: the next token is the
@@ -121,6 +121,53 @@ static void parse_cap(struct argp_state *state, struct options *o, char *text)
     o->cap_bytes = number(state, bytes, UINT64_MAX);
 }
 
+/* Options with a number; false if `key` is none of them. */
+static bool parse_number(int key, const char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case 'g':
+        o->n_layers = (int)number(state, arg, 10000);
+        return true;
+    case KEY_CPU_MOE:
+        o->n_cpu_moe = (int)number(state, arg, MAX_OVERRIDES / 2);
+        return true;
+    case 'c':
+        o->n_ctx = number(state, arg, MAX_TOKENS);
+        return true;
+    case KEY_UBATCH:
+        o->n_ubatch = number(state, arg, 65536);
+        return true;
+    case 't':
+        o->n_threads = number(state, arg, 1024);
+        return true;
+    case KEY_DEPTH:
+        o->depth = number(state, arg, MAX_TOKENS);
+        return true;
+    case KEY_DECODE:
+        o->n_decode = number(state, arg, MAX_TOKENS);
+        return true;
+    case KEY_REPEAT:
+        o->n_repeat = number(state, arg, 1000);
+        return true;
+    case KEY_SEED:
+        o->seed = number(state, arg, UINT64_MAX);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void parse_override(struct argp_state *state, struct options *o, const char *arg)
+{
+    if (strrchr(arg, '=') == NULL || o->n_overrides == MAX_OVERRIDES / 2) {
+        argp_error(state, "--override %s: expected PATTERN=BUFFER, at most %d times", arg,
+                   MAX_OVERRIDES / 2);
+        return;
+    }
+    o->overrides[o->n_overrides++] = arg;
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
@@ -134,18 +181,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_DEVICE:
         o->device = arg;
         return 0;
-    case 'g':
-        o->n_layers = (int)number(state, arg, 10000);
-        return 0;
-    case KEY_CPU_MOE:
-        o->n_cpu_moe = (int)number(state, arg, MAX_OVERRIDES / 2);
-        return 0;
     case KEY_OVERRIDE:
-        if (strrchr(arg, '=') == NULL || o->n_overrides == MAX_OVERRIDES / 2) {
-            argp_error(state, "--override %s: expected PATTERN=BUFFER, at most %d times", arg,
-                       MAX_OVERRIDES / 2);
-        }
-        o->overrides[o->n_overrides++] = arg;
+        parse_override(state, o, arg);
         return 0;
     case KEY_LOAD:
         o->load = arg;
@@ -153,29 +190,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_NO_HOST:
         o->no_host = true;
         return 0;
-    case 'c':
-        o->n_ctx = number(state, arg, MAX_TOKENS);
-        return 0;
-    case KEY_UBATCH:
-        o->n_ubatch = number(state, arg, 65536);
-        return 0;
-    case 't':
-        o->n_threads = number(state, arg, 1024);
-        return 0;
     case KEY_PREFILL:
         parse_prompts(state, o, arg);
-        return 0;
-    case KEY_DEPTH:
-        o->depth = number(state, arg, MAX_TOKENS);
-        return 0;
-    case KEY_DECODE:
-        o->n_decode = number(state, arg, MAX_TOKENS);
-        return 0;
-    case KEY_REPEAT:
-        o->n_repeat = number(state, arg, 1000);
-        return 0;
-    case KEY_SEED:
-        o->seed = number(state, arg, UINT64_MAX);
         return 0;
     case KEY_CAP:
         parse_cap(state, o, arg);
@@ -192,7 +208,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         }
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_number(key, arg, state) ? 0 : ARGP_ERR_UNKNOWN;
     }
 }
 
@@ -276,8 +292,9 @@ static ggml_backend_dev_t find_device(const struct options *o)
 }
 
 /* Makes a large card small, for every system alike: holds memory until only so much is free.
- * In pieces, as drivers limit the size of one. Held until the process ends. */
-static void cap_memory(const struct options *o)
+ * In pieces, as drivers limit the size of one. Held until the process ends. Returns what is free
+ * then, which the device's own needs may have made less than the cap. */
+static size_t cap_memory(const struct options *o)
 {
     const size_t piece = (size_t)1 << 30;
     ggml_backend_dev_t device = ggml_backend_dev_by_name(o->cap_device);
@@ -288,6 +305,11 @@ static void cap_memory(const struct options *o)
     size_t free_bytes = 0;
     size_t total = 0;
     ggml_backend_dev_memory(device, &free_bytes, &total);
+    if (free_bytes < o->cap_bytes) {
+        fprintf(stderr, "drive: --cap: %s has only %zu bytes free, less than the cap of %llu\n",
+                o->cap_device, free_bytes, (unsigned long long)o->cap_bytes);
+        exit(1);
+    }
     while (free_bytes > o->cap_bytes) {
         const size_t left = free_bytes - o->cap_bytes;
         const size_t bytes = left < piece ? left : piece;
@@ -300,6 +322,35 @@ static void cap_memory(const struct options *o)
         ggml_backend_buffer_clear(held, 0); /* some drivers commit memory on first use */
         free_bytes -= bytes;
     }
+    ggml_backend_dev_memory(device, &free_bytes, &total);
+    return free_bytes < o->cap_bytes ? free_bytes : (size_t)o->cap_bytes;
+}
+
+/* ATS reads its budget when it is loaded, and leaves a part of the whole device alone. On a
+ * capped device it is loaded after the cap, with a budget that leaves the same part of the cap
+ * alone, unless ATS_VRAM is set. */
+static void load_backends(const struct options *o)
+{
+    enum { MARGIN_DIVISOR = 16 }; /* docs/configuration.md, ATS_VRAM */
+    const char *library = getenv("GGML_BACKEND_PATH");
+    char *last = o->cap_device == NULL || library == NULL ? NULL : strdup(library);
+    if (last != NULL) {
+        unsetenv("GGML_BACKEND_PATH");
+    }
+    ggml_backend_load_all_from_path(o->libraries);
+    if (o->cap_device == NULL) {
+        return;
+    }
+    const size_t free_bytes = cap_memory(o);
+    const size_t margin = (size_t)(o->cap_bytes / MARGIN_DIVISOR);
+    char budget[32];
+    snprintf(budget, sizeof(budget), "%zu", free_bytes > margin ? free_bytes - margin : 0);
+    setenv("ATS_VRAM", budget, 0);
+    if (last != NULL && ggml_backend_load(last) == NULL) {
+        fprintf(stderr, "drive: cannot load %s\n", last);
+        exit(1);
+    }
+    free(last);
 }
 
 static struct llama_model *load(const struct options *o, ggml_backend_dev_t *devices)
@@ -329,6 +380,7 @@ static struct llama_context *start(const struct options *o, struct llama_model *
     params.n_threads = (int32_t)o->n_threads;
     params.n_threads_batch = (int32_t)o->n_threads;
     params.no_perf = true;
+    params.swa_full = false; /* as llama.cpp's own programs have it */
     struct llama_context *context = llama_init_from_model(model, params);
     if (context == NULL) {
         fprintf(stderr, "drive: cannot create a context of %llu tokens\n",
@@ -353,6 +405,42 @@ static double now_s(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* How fast this thread reads memory now, in GB/s, median of some passes: on a shared machine the
+ * CPU is not as fast all the time, and a figure is only worth as much as the CPU was itself.
+ * 0 if there is no memory for it. */
+static double cpu_gbps(void)
+{
+    enum { N_WORDS = (128 << 20) / sizeof(uint64_t), N_PASSES = 7 };
+    uint64_t *words = malloc(N_WORDS * sizeof(*words));
+    if (words == NULL) {
+        return 0;
+    }
+    for (size_t i = 0; i < N_WORDS; i++) {
+        words[i] = i;
+    }
+    double gbps[N_PASSES];
+    volatile uint64_t kept = 0; /* the sum is used, so it is computed */
+    for (size_t pass = 0; pass < N_PASSES; pass++) {
+        const double begin = now_s();
+        uint64_t sum = 0;
+        for (size_t i = 0; i < N_WORDS; i++) {
+            sum += words[i];
+        }
+        kept = kept + sum;
+        gbps[pass] = 1e-9 * N_WORDS * sizeof(*words) / (now_s() - begin);
+    }
+    free(words);
+    qsort(gbps, N_PASSES, sizeof(gbps[0]), compare);
+    return gbps[N_PASSES / 2];
 }
 
 /* Feeds tokens [from, to) of the stream in passes of at most a ubatch; ends the process on failure.
@@ -435,7 +523,11 @@ static void measure(struct run *run)
             }
         }
         if (o->n_decode > 0) {
-            measure_prefill(run, o->depth, r);
+            if (o->depth > 0) {
+                measure_prefill(run, o->depth, r);
+            } else {
+                forget(run);
+            }
             measure_decode(run, o->depth, r);
         }
     }
@@ -475,6 +567,19 @@ static void check_lengths(const struct options *o)
     }
 }
 
+static void print_result(const struct run *run, ggml_backend_dev_t device, double loaded_s,
+                         double cpu_before_gbps)
+{
+    json_t *result = json_pack("{s:s, s:s, s:s, s:f, s:[f, f], s:O}", "model", run->options->model,
+                               "device", run->options->device, "description",
+                               device == NULL ? "CPU" : ggml_backend_dev_description(device),
+                               "load_s", loaded_s, "cpu_gbps", cpu_before_gbps,
+                               run->options->check ? 0 : cpu_gbps(), "tests", run->tests);
+    json_dumpf(result, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    printf("\n");
+    json_decref(result);
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.n_layers = -1,
@@ -488,12 +593,10 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     check_lengths(&o);
     llama_log_set(log_errors, &o.verbose);
-    ggml_backend_load_all_from_path(o.libraries);
+    load_backends(&o);
     llama_backend_init();
-    if (o.cap_device != NULL) {
-        cap_memory(&o);
-    }
     ggml_backend_dev_t devices[2] = {find_device(&o), NULL};
+    const double cpu_before_gbps = o.check ? 0 : cpu_gbps();
     const double begin = now_s();
     struct llama_model *model = load(&o, devices);
     struct run run = {.options = &o, .context = start(&o, model), .tests = json_array()};
@@ -507,11 +610,8 @@ int main(int argc, char **argv)
     if (!o.check) {
         measure(&run);
     }
-    json_t *result = json_pack("{s:s, s:s, s:f, s:o}", "model", o.model, "device", o.device,
-                               "load_s", loaded, "tests", run.tests);
-    json_dumpf(result, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
-    printf("\n");
-    json_decref(result);
+    print_result(&run, devices[0], loaded, cpu_before_gbps);
+    json_decref(run.tests);
     free(run.tokens);
     bench_counters_free(run.counters);
     llama_free(run.context);

@@ -3,7 +3,7 @@
 
 For each model: finds the ways to run llama.cpp (stock.py), sweeps them shortly, and then
 measures the baseline, the best for prefill, the best for decode, and ATS at each of its levels,
-in rounds of alternating order. Runs are kept in build/bench/runs, so that an interrupted run
+in rounds of rotating order. Runs are kept in build/bench/runs, so that an interrupted run
 goes on where it stopped. docs/benchmark.md explains the figures.
 """
 
@@ -23,8 +23,10 @@ LEVELS = {
     "placement": {"ATS_TRANSFER": "serial"},
     "async": {"ATS_TRANSFER": "async"},
 }
-# rounds end when all cells' samples agree this well, in percent
+# rounds end when all cells' samples agree this well, in percent, but not before so many
 AGREEMENT = 3.0
+LEAST_ROUNDS = 3
+LEAST_ROUNDS_QUICK = 2
 
 
 def parse_arguments():
@@ -52,9 +54,12 @@ def say(text):
 
 def phases(quick):
     """Arguments of the driver for the measured phases."""
-    if quick:
-        return ["--prefill", "512", "--depth", "1024", "--decode", "48"]
-    return ["--prefill", "512,1024,4096", "--depth", "2048", "--decode", "128"]
+    return ["--prefill", "512" if quick else "512,1024,4096"] + decode_phase(quick)
+
+
+def decode_phase(quick):
+    return ["--depth", "1024", "--decode", "48"] if quick else \
+        ["--depth", "2048", "--decode", "128"]
 
 
 def model_file(name, arguments):
@@ -63,90 +68,115 @@ def model_file(name, arguments):
     if not os.path.exists(path):
         os.makedirs(arguments.model_dir, exist_ok=True)
         say(f"writing {path}")
-        subprocess.run([os.path.join(arguments.build, "bin", "ats"), "synth", "--model", name,
-                        "--out", path], check=True)
+        done = subprocess.run([os.path.join(arguments.build, "bin", "ats"), "synth", "--model",
+                               name, "--out", path], check=False)
+        if done.returncode != 0:
+            raise driver.Failed(f"{path} could not be written")
     return path
 
 
-def ats_environment(level, m):
-    return dict(LEVELS[level], ATS_VRAM=str(m.vram))
+def decode_only(result):
+    return dict(result, tests=[t for t in result["tests"] if t["phase"] == "decode"])
 
 
-def choose(rates, ways):
-    """The baseline and the best ways for prefill and for decode, each once: {system: way}."""
-    names = list(ways)
-    fair = {n: r for n, r in rates.items() if n != stock.REPACK}
-    wanted = [names[0], max(fair, key=lambda n: fair[n][0]), max(fair, key=lambda n: fair[n][1])]
-    return {f"stock {n}": n for n in dict.fromkeys(wanted)}
+def run_system(system, m, drive, entry, ways, quick, round_number):
+    """One sample of all cells of a system."""
+    if system in LEVELS:
+        return drive.run(m, ["--device", "ATS0", "--load", "none"] + phases(quick),
+                         dict(LEVELS[system], **m.budget()), round_number)
+    way = entry["ways"][system]
+    if stock.is_repack(way):
+        arguments = stock.phase_arguments(way, ways[way]) + decode_phase(quick)
+        return decode_only(drive.run(m, arguments, None, round_number))
+    return drive.run(m, ways[way] + phases(quick), None, round_number)
+
+
+def measure_round(m, drive, entry, ways, quick, round_number):
+    """Every system once. Each round starts with another one: what a system's neighbours in time
+    do to it, and what the host does meanwhile, is spread over all."""
+    order = list(entry["systems"])
+    start = round_number % len(order)
+    for system in order[start:] + order[:start]:
+        started = time.monotonic()
+        result = run_system(system, m, drive, entry, ways, quick, round_number)
+        late = result["lag"] > driver.MOST_LAG
+        if late:
+            entry["late"].append(system)
+        else:
+            entry["systems"][system].append(result)
+        driver.say(f"round {round_number + 1}, {system}: " + "  ".join(
+            f"{report.phase_name(t)} {t['tokens_per_s']:.2f}" for t in result["tests"]) +
+            f"  ({time.monotonic() - started:.0f} s)" + (", late: does not count" if late else ""))
 
 
 def measure_model(name, arguments, drive):
     m = machine.Machine(name, model_file(name, arguments), f"models/{name}.json", CONTEXT,
-                        arguments.device, rig=arguments.rig,
+                        arguments.device, arguments.build, rig=arguments.rig,
                         vram=arguments.vram << 20 if arguments.vram else None)
-    say(f"{name} on {m.rig}: {m.layers} of {m.full_layers} layers, "
-        f"{m.vram >> 20} MiB of VRAM")
+    where = m.rig if m.emulated else m.device
+    say(f"{name} on {where}: {m.layers} of {m.full_layers} layers, {m.vram >> 20} MiB of VRAM")
     ways = stock.candidates(drive, m, arguments.device,
                             os.path.join(drive.libraries, "llama-fit-params"))
     rates = stock.sweep(drive, m, ways)
-    for way, (prefill, decode) in rates.items():
-        say(f"  {way:<24} prefill {prefill:8.1f}  decode {decode:7.2f}")
-    chosen = choose(rates, ways)
-    entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates,
-             "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
+    chosen = stock.choose(rates, ways)
+    entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates, "late": [],
+             "machine": m.describe(), "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
+    least = LEAST_ROUNDS_QUICK if arguments.quick else LEAST_ROUNDS
     for r in range(arguments.rounds):
-        order = list(entry["systems"])
-        for system in order if r % 2 == 0 else reversed(order):
-            started = time.monotonic()
-            if system in LEVELS:
-                result = drive.run(m, ["--device", "ATS0", "--load", "none"] +
-                                   phases(arguments.quick),
-                                   ats_environment(system, m), r)
-            else:
-                result = drive.run(m, ways[chosen[system]] + phases(arguments.quick), None, r)
-            entry["systems"][system].append(result)
-            say(f"  round {r + 1}, {system}: " + "  ".join(
-                f"{report.phase_name(t)} {t['tokens_per_s']:.2f}" for t in result["tests"]) +
-                f"  ({time.monotonic() - started:.0f} s)")
-        worst = max(f["spread_percent"] for c in report.cells_of({"models": {name: entry}})
-                    for f in c["systems"].values())
-        if r > 0 and worst < AGREEMENT / 2:
+        measure_round(m, drive, entry, ways, arguments.quick, r)
+        cells = report.cells_of({"models": {name: entry}})
+        spreads = [f["spread_percent"] for c in cells for f in c["systems"].values()]
+        if r + 1 >= least and not entry["late"] and max(spreads, default=100) < AGREEMENT / 2:
             break
+    if not m.emulated:
+        for run in entry["systems"][entry["baseline"]][:1]:
+            entry["machine"] += f" ({run['description']})"
     return entry
 
 
-def main():
-    arguments = parse_arguments()
+def chosen_models(arguments):
     chosen = machine.QUICK_MODELS if arguments.quick else machine.MODELS
     if arguments.models:
         chosen = arguments.models.split(",")
         unknown = [n for n in chosen if n not in machine.MODELS]
         if unknown:
             sys.exit(f"compare: unknown model {unknown[0]}; there are {', '.join(machine.MODELS)}")
+    if arguments.rounds < 1 or (arguments.vram is not None and arguments.vram < 1):
+        sys.exit("compare: --rounds and --vram must be at least 1")
+    return chosen
+
+
+def main():
+    arguments = parse_arguments()
+    chosen = chosen_models(arguments)
     runs = os.path.join(arguments.out, "runs")
     if arguments.fresh and os.path.isdir(runs):
         for name in os.listdir(runs):
             os.remove(os.path.join(runs, name))
     libraries = os.environ.get("ATS_LLAMA_BIN") or sys.exit("compare: ATS_LLAMA_BIN is not set; "
                                                             "run this by `make bench`")
-    drive = driver.Driver(os.path.join(arguments.build, "bin", "drive"), libraries,
-                          os.path.join(arguments.build, "lib", "libggml-ats.so"), runs)
-    results = {"emulated": arguments.device.startswith("EMU"), "models": {},
-               "machine": arguments.rig or "each model on its rig (docs/benchmark.md)"}
-    late = []
-    for name in chosen:
-        try:
-            results["models"][name] = measure_model(name, arguments, drive)
-        except driver.Failed as failure:
-            sys.exit(f"compare: {name}: {failure}")
-        late += [name for runs_of in results["models"][name]["systems"].values()
-                 for run in runs_of if run["lag"] > driver.MOST_LAG]
-        shown = report.write(results, os.path.join(arguments.out, "quick") if arguments.quick
-                             else arguments.out)
+    results = {"emulated": arguments.device.startswith("EMU"), "models": {}}
+    late = {}
+    try:
+        drive = driver.Driver(os.path.join(arguments.build, "bin", "drive"), libraries,
+                              os.path.join(arguments.build, "lib", "libggml-ats.so"), runs)
+        for name in chosen:
+            try:
+                entry = results["models"][name] = measure_model(name, arguments, drive)
+            except driver.Failed as failure:
+                raise driver.Failed(f"{name}: {failure}") from failure
+            if entry["late"]:
+                late[name] = entry["late"]
+            shown = report.write(results, os.path.join(arguments.out, "quick")
+                                 if arguments.quick else arguments.out)
+    except (driver.Failed, OSError, ValueError) as failure:
+        sys.exit(f"compare: {failure}")
     print(shown)
     if late:
-        sys.exit(f"compare: the emulation did not keep its clock in runs of "
-                 f"{', '.join(sorted(set(late)))}: this machine was busy; run it again")
+        sys.exit("compare: the emulation did not keep its clock in some runs, which do not count: "
+                 + "; ".join(f"{n}: {', '.join(f'{x} ({s.count(x)})' for x in dict.fromkeys(s))}"
+                           for n, s in late.items()) +
+                 ". This machine was busy; run it again, and only those are measured")
 
 
 if __name__ == "__main__":

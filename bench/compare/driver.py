@@ -1,8 +1,11 @@
 """Runs bench/drive, one process per measurement, and keeps what it printed."""
 
+import glob
 import hashlib
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 import time
@@ -11,10 +14,20 @@ TIMEOUT_S = 900
 # an emulation that was late by more than this did not measure what it says (docs/rigs.md)
 MOST_LAG = 0.05
 ATTEMPTS = 3
+# a CPU this far from its usual speed had other work, or a slower clock
+MOST_CPU_DEVIATION = 0.15
+# runs before there is a usual speed
+LEAST_CPU_SAMPLES = 3
+# what llama.cpp prints if memory is lacking; a file that is broken reads otherwise
+NO_MEMORY = re.compile(r"(unable|failed) to allocate|out of memory")
 
 
 class Failed(Exception):
     """The driver ended with an error."""
+
+
+class DoesNotFit(Failed):
+    """The model or its context found no memory."""
 
 
 class Driver:
@@ -23,8 +36,8 @@ class Driver:
         self.libraries = libraries
         self.backend = backend
         self.cache = cache
-        with open(backend, "rb") as f:
-            self.build = hashlib.sha256(f.read()).hexdigest()[:16]
+        self.build = digest([program, backend] + glob.glob(os.path.join(libraries, "*.so*")))
+        self.cpu_gbps = []  # around each run so far
         os.makedirs(cache, exist_ok=True)
 
     def command(self, machine, arguments):
@@ -34,49 +47,104 @@ class Driver:
     def _key(self, machine, arguments, environment, round_number):
         stat = os.stat(machine.path)
         what = [self.build, stat.st_size, stat.st_mtime_ns, machine.arguments(), arguments,
-                sorted(environment.items()), host_speed(), round_number]
+                sorted(environment.items()), machine.identity, round_number]
         return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
 
     def fits(self, machine, arguments):
-        """Whether the model loads that way."""
+        """Whether the model loads that way; an error that is not about memory is raised."""
         try:
             self._start(machine, arguments + ["--check"], machine.environment(self.backend))
             return True
-        except Failed:
+        except DoesNotFit:
             return False
 
     def run(self, machine, arguments, extra_environment=None, round_number=0):
-        """The driver's result; from the cache if this very run was made before."""
+        """The driver's result; from the cache if this very run was made before. One that is late
+        in all attempts is returned with a "lag" above MOST_LAG and not kept."""
         environment = machine.environment(self.backend)
         environment.update(extra_environment or {})
         path = os.path.join(self.cache, self._key(machine, arguments, environment, round_number))
         if os.path.exists(path):
             with open(path, encoding="utf-8") as f:
-                return json.load(f)
+                result = json.load(f)
+            self.cpu_gbps.append(statistics.mean(result["cpu_gbps"]))
+            return result
+        result = self._in_time(machine, arguments, environment)
+        if self._cpu_deviation(result) > MOST_CPU_DEVIATION:
+            say(f"the CPU ran {100 * self._cpu_deviation(result):.0f} % off its usual speed; "
+                "once more")
+            again = self._in_time(machine, arguments, environment)
+            if (again["lag"] > MOST_LAG, self._cpu_deviation(again)) < \
+                    (result["lag"] > MOST_LAG, self._cpu_deviation(result)):
+                result = again
+        self.cpu_gbps.append(statistics.mean(result["cpu_gbps"]))
+        if result["lag"] <= MOST_LAG:
+            temporary = path + ".part"
+            with open(temporary, "w", encoding="utf-8") as f:
+                json.dump(result, f)
+            os.replace(temporary, path)
+        return result
+
+    def _cpu_deviation(self, result):
+        """How far the CPU's speed around a run was from the median of all runs, as a share."""
+        if len(self.cpu_gbps) < LEAST_CPU_SAMPLES:
+            return 0
+        return abs(statistics.mean(result["cpu_gbps"]) / statistics.median(self.cpu_gbps) - 1)
+
+    def _in_time(self, machine, arguments, environment):
+        """A run whose emulation kept its clock, or the last of the attempts."""
         for attempt in range(ATTEMPTS):
+            if attempt > 0:
+                time.sleep(2)
             result = self._start(machine, arguments, environment)
             result["lag"] = lag(result)
             if result["lag"] <= MOST_LAG:
                 break
-            print(f"\n  the emulation was {100 * result['lag']:.0f} % late: this machine is busy; "
-                  f"attempt {attempt + 1} of {ATTEMPTS} does not count", file=sys.stderr)
-            time.sleep(2)
-        temporary = path + ".part"
-        with open(temporary, "w", encoding="utf-8") as f:
-            json.dump(result, f)
-        os.replace(temporary, path)
+            say(f"the emulation was {100 * result['lag']:.0f} % late: this machine is busy; "
+                f"attempt {attempt + 1} of {ATTEMPTS} does not count")
         return result
 
     def _start(self, machine, arguments, environment):
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("ATS_", "GGML_"))}
-        env.update(environment)
         command = self.command(machine, arguments)
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S,
-                              check=False,
-                              preexec_fn=keep_off_emulation if machine.emulated else None)
+        try:
+            done = subprocess.run(command, env=dict(plain_environment(), **environment),
+                                  capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                                  preexec_fn=keep_off_emulation if machine.emulated else None)
+        except subprocess.TimeoutExpired as late:
+            raise Failed(f"{' '.join(command)}\ntook more than {TIMEOUT_S} s") from late
         if done.returncode != 0:
-            raise Failed(f"{' '.join(command)}\n{done.stderr[-1500:]}")
-        return json.loads(done.stdout)
+            kind = DoesNotFit if done.returncode == 1 and NO_MEMORY.search(done.stderr) else Failed
+            raise kind(f"{' '.join(command)}\nended with {done.returncode}: "
+                       f"{done.stderr[-1500:]}")
+        try:
+            return json.loads(done.stdout)
+        except json.JSONDecodeError as wrong:
+            raise Failed(f"{' '.join(command)}\nprinted no JSON: {wrong}") from wrong
+
+
+def say(text):
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def reason(text):
+    """The line of a program's messages that says what went wrong."""
+    lines = [line for line in text.strip().splitlines() if "emulated clock" not in line]
+    wrong = [line for line in lines if re.search(r"cannot|unable|failed|error", line)]
+    return (wrong or lines or ["no message"])[0]
+
+
+def digest(paths):
+    """Of the files' content; a file with several names counts once."""
+    total = hashlib.sha256()
+    for path in sorted({os.path.realpath(p) for p in paths}):
+        with open(path, "rb") as f:
+            total.update(hashlib.file_digest(f, "sha256").digest())
+    return total.hexdigest()[:16]
+
+
+def plain_environment():
+    """This process's, without what would steer ATS or ggml beside a machine's own settings."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("ATS_", "GGML_"))}
 
 
 def emulated(test):
@@ -84,23 +152,15 @@ def emulated(test):
     return next((c for name, c in test["counters"].items() if name.startswith("EMU")), {})
 
 
-def host_speed():
-    """What this host's CPU was measured to do: rigs are scaled by it, so runs made with another
-    figure cannot be mixed."""
-    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "ats")
-    found = []
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-        if "speed" in name:
-            with open(os.path.join(folder, name), encoding="utf-8") as f:
-                found.append(f.read())
-    return hashlib.sha256("".join(found).encode()).hexdigest()[:16]
+def usable_cores():
+    """Without the last one, which is the emulation's (docs/rigs.md), if there are others."""
+    cores = sorted(os.sched_getaffinity(0))
+    last = (os.cpu_count() or 1) - 1
+    return [c for c in cores if c != last] or cores
 
 
 def keep_off_emulation():
-    """The last core is the emulation's (docs/rigs.md); its thread takes it by itself."""
-    cores = os.cpu_count() or 1
-    if cores > 1:
-        os.sched_setaffinity(0, range(cores - 1))
+    os.sched_setaffinity(0, usable_cores())
 
 
 def lag(result):

@@ -35,7 +35,8 @@ def figures(tests):
     """What one system did in one cell, over its rounds."""
     rates = [t["tokens_per_s"] for t in tests]
     cell = {"tokens_per_s": statistics.median(rates), "spread_percent": spread(rates),
-            "samples": rates}
+            "samples": rates,
+            "cpu_gbps": [t["cpu_gbps"] for t in tests]}
     counted = [(t, driver.emulated(t)) for t in tests if driver.emulated(t)]
     if counted:
         def median(of):
@@ -54,6 +55,22 @@ def figures(tests):
     return cell
 
 
+# placement and async do the same work in decode
+MOST_EQUAL_DIFFERENCE = 0.05
+
+
+def noise_note(cells):
+    """A line on the decode cells whose equal levels differ, or None."""
+    differences = [abs(c["systems"]["placement"]["tokens_per_s"] /
+                       c["systems"]["async"]["tokens_per_s"] - 1) for c in cells
+                   if c["phase"].startswith("tg") and {"placement", "async"} <= set(c["systems"])]
+    many = [d for d in differences if d > MOST_EQUAL_DIFFERENCE]
+    if not many:
+        return None
+    return (f"Noise of this host: {len(many)} of {len(differences)} decode cells differ by up to "
+            f"{100 * max(many):.0f} %\nbetween placed and async, which do the same work there.")
+
+
 def geometric_mean(values):
     return math.exp(sum(math.log(v) for v in values) / len(values)) if values else float("nan")
 
@@ -66,9 +83,12 @@ def cells_of(results):
         for system, runs in entry["systems"].items():
             for run in runs:
                 for test in run["tests"]:
-                    phases.setdefault(phase_name(test), {}).setdefault(system, []).append(test)
+                    by_system = phases.setdefault(phase_name(test), {})
+                    by_system.setdefault(system, []).append(dict(test, cpu_gbps=run["cpu_gbps"]))
         for phase, by_system in phases.items():
             systems = {s: figures(tests) for s, tests in by_system.items()}
+            if entry["baseline"] not in systems:
+                continue  # all its samples were late
             rivals = [s for s in systems if s.startswith("stock")]
             systems["layers"] = systems[entry["baseline"]]
             best = max(rivals, key=lambda s: systems[s]["tokens_per_s"])
@@ -119,6 +139,9 @@ def table(cells, emulated):
         lines.append(f"  worst: {worst['model']} {worst['phase']}, "
                      f"{ratio(worst, ats_of(worst), 'best'):.2f} of llama.cpp at its best "
                      f"({worst['systems']['best']['way']})")
+    note = noise_note(cells)
+    if note:
+        lines.append(note)
     if emulated:
         lines.append("Emulated accelerator: ratios stand for the real machine's, tokens/s do not.")
     return "\n".join(lines)
@@ -134,7 +157,8 @@ def markdown(cells, results):
         def text(system):
             if system not in systems:
                 return "-"
-            return f"{systems[system]['tokens_per_s']:.2f} ± {systems[system]['spread_percent']:.1f} %"
+            shown = systems[system]
+            return f"{shown['tokens_per_s']:.2f} ± {shown['spread_percent']:.1f} %"
         best = f"{text('best')} ({systems['best']['way']})"
         shown = systems[top or "best"]
         extras = [f"{shown[k]:.2f}" if k in shown else "-" for k in
@@ -146,8 +170,14 @@ def markdown(cells, results):
                      f"{text('placement')} | {text('async')} | " + " | ".join(ratios + extras) +
                      " |")
     lines.append("")
-    lines.append(f"Emulated: {results['machine']}. Splits and synchronisations are the device's: "
-                 "per pass over the whole prompt in prefill, per token in decode.")
+    kind = "Emulated" if results["emulated"] else "Measured on"
+    lines.append(f"{kind}: " + "; ".join(f"{model}: {entry['machine']}" for model, entry in
+                                         results["models"].items()) + ".")
+    lines.append("Splits and synchronisations are the device's: per pass over the whole prompt in "
+                 "prefill, per token in decode.")
+    note = noise_note(cells)
+    if note:
+        lines += ["", note.replace("\n", " ")]
     return "\n".join(lines) + "\n"
 
 
@@ -190,8 +220,10 @@ def write(results, folder):
     """results.json, results.md and one chart per kind of cell; returns the terminal's table."""
     cells = cells_of(results)
     os.makedirs(folder, exist_ok=True)
-    files = {"results.json": json.dumps({"machine": results["machine"], "cells": cells,
-                                         "emulated": results["emulated"]}, indent=1) + "\n",
+    files = {"results.json": json.dumps(
+        {"emulated": results["emulated"], "cells": cells,
+         "models": {m: {k: e[k] for k in ("machine", "ways", "sweep", "late")}
+                    for m, e in results["models"].items()}}, indent=1) + "\n",
              "results.md": markdown(cells, results)}
     for kind, name in (("pp", "prefill"), ("tg", "decode")):
         chosen = [c for c in cells if c["phase"].startswith(kind)]

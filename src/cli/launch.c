@@ -20,6 +20,8 @@ enum {
     KEY_VRAM,
     KEY_ACCEL,
     KEY_PLACEMENT,
+    KEY_PROMOTE,
+    KEY_TRANSFER,
     KEY_PLAN_OUT,
     KEY_STATS,
     KEY_LLAMA_BIN,
@@ -49,6 +51,12 @@ static const struct argp_option option_table[] = {
      "Budget per accelerator, e.g. 6G; default: what is free, less a margin (sets ATS_VRAM)", 1},
     {"placement", KEY_PLACEMENT, "PLAN", 0,
      "fill, host, vram, random:SEED, or a plan file (sets ATS_PLACEMENT)", 1},
+    {"promote", KEY_PROMOTE, "RULE", 0,
+     "Which weights of host memory pass through VRAM: auto, none, all, random:SEED (sets "
+     "ATS_PROMOTE)",
+     1},
+    {"transfer", KEY_TRANSFER, "MODE", 0,
+     "async: copies run ahead of the computing; serial: in order with it (sets ATS_TRANSFER)", 1},
     {"plan-out", KEY_PLAN_OUT, "FILE", 0, "Write the placement plan here (sets ATS_PLAN_OUT)", 1},
     {"stats", KEY_STATS, "FILE", 0, "Write a JSON summary at exit (sets ATS_STATS)", 1},
     {"llama-bin", KEY_LLAMA_BIN, "DIR", 0, "Folder with llama.cpp's programs and libraries", 2},
@@ -68,8 +76,41 @@ static void set_output(struct argp_state *state, const char *option, const char 
     setenv(variable, path, 1);
 }
 
+/* The library checks these words too, but by then the program runs: a slip is told here. */
+static void set_word(struct argp_state *state, const char *option, const char *variable,
+                     const char *word, const char *const *allowed)
+{
+    char list[80] = "";
+    for (size_t i = 0; allowed[i] != NULL; i++) {
+        if (strcmp(word, allowed[i]) == 0) {
+            setenv(variable, word, 1);
+            return;
+        }
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", allowed[i]);
+    }
+    cli_usage_error(state->argv[0], "%s: '%.60s' is none of %s", option, word, list);
+}
+
+static void set_promotion(struct argp_state *state, const char *rule)
+{
+    static const char *const allowed[] = {"auto", "none", "all", "random:SEED", NULL};
+    static const char prefix[] = "random:";
+    struct ats_error err;
+    uint64_t seed;
+    if (strncmp(rule, prefix, strlen(prefix)) != 0) {
+        set_word(state, "--promote", "ATS_PROMOTE", rule, allowed);
+        return;
+    }
+    if (!ats_parse_u64(rule + strlen(prefix), UINT64_MAX, &seed, &err)) {
+        cli_usage_error(state->argv[0], "--promote: %s", err.text);
+    }
+    setenv("ATS_PROMOTE", rule, 1);
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
+    static const char *const transfers[] = {"async", "serial", NULL};
     struct options *o = state->input;
     struct ats_error err;
     size_t bytes;
@@ -88,6 +129,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_PLACEMENT:
         setenv("ATS_PLACEMENT", arg, 1);
+        return 0;
+    case KEY_PROMOTE:
+        set_promotion(state, arg);
+        return 0;
+    case KEY_TRANSFER:
+        set_word(state, "--transfer", "ATS_TRANSFER", arg, transfers);
         return 0;
     case KEY_PLAN_OUT:
         set_output(state, "--plan-out", "ATS_PLAN_OUT", arg);
@@ -307,9 +354,12 @@ static void print_quoted(const char *word)
 
 static void print_command(char *const *command)
 {
-    static const char *const variables[] = {"GGML_BACKEND_PATH", "ATS_EMULATE", "ATS_PROFILES",
-                                            "ATS_ACCEL",         "ATS_VRAM",    "ATS_PLACEMENT",
-                                            "ATS_PLAN_OUT",      "ATS_STATS",   "OMP_WAIT_POLICY"};
+    static const char *const variables[] = {"GGML_BACKEND_PATH", "GGML_CUDA_REGISTER_HOST",
+                                            "ATS_EMULATE",       "ATS_PROFILES",
+                                            "ATS_ACCEL",         "ATS_VRAM",
+                                            "ATS_PLACEMENT",     "ATS_PROMOTE",
+                                            "ATS_TRANSFER",      "ATS_PLAN_OUT",
+                                            "ATS_STATS",         "OMP_WAIT_POLICY"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i]);
         if (value != NULL) {
@@ -363,6 +413,9 @@ static bool start(const char *who, const struct launch *launch, const struct opt
                             device_list(who, llama_bin, backend, launch->separator, &devices, err));
     if (ok) {
         setenv("GGML_BACKEND_PATH", backend, 1);
+        /* ggml-cuda page-locks weights of host memory on request only; copies of pageable ones
+         * keep the calling thread and do not run ahead. */
+        setenv("GGML_CUDA_REGISTER_HOST", "1", 0);
         wait_passively_if_emulated();
         char **command = command_line(program, devices, w);
         if (o->dry_run) {

@@ -13,7 +13,8 @@ trap 'rm -rf "$work"' EXIT
 failures=0
 
 # What a user may have set must not decide a test.
-unset ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLACEMENT ATS_PLAN_OUT ATS_STATS GGML_BACKEND_PATH
+unset ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLACEMENT ATS_PROMOTE ATS_TRANSFER ATS_PLAN_OUT ATS_STATS
+unset GGML_BACKEND_PATH GGML_CUDA_REGISTER_HOST
 unset LLAMA_ARG_DEVICE
 
 for need in "$ats" "${ATS_LLAMA_BIN:?must name the folder of llama-completion}" \
@@ -83,7 +84,7 @@ fake_llama_bin() {
 #!/bin/sh
 echo "program ${0##*/}"
 for word; do echo "word [$word]"; done
-env | grep -E '^(ATS_|GGML_BACKEND_PATH)' | sort
+env | grep -E '^(ATS_|GGML_)' | sort
 exit 7
 PROGRAM
         chmod +x "$folder/$program"

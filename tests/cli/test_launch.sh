@@ -50,10 +50,30 @@ expect_in out "program llama-bench"
 
 # Every option of ours becomes a variable.
 try "$ats" run --llama-bin "$fake" --device none --accel CUDA0 --placement random:3 \
-    --plan-out "$work/plan" --stats="$work/stats"
-for text in ATS_ACCEL=CUDA0 ATS_PLACEMENT=random:3 "ATS_PLAN_OUT=$work/plan" \
+    --promote random:7 --transfer serial --plan-out "$work/plan" --stats="$work/stats"
+for text in ATS_ACCEL=CUDA0 ATS_PLACEMENT=random:3 ATS_PROMOTE=random:7 \
+    ATS_TRANSFER=serial GGML_CUDA_REGISTER_HOST=1 "ATS_PLAN_OUT=$work/plan" \
     "ATS_STATS=$work/stats"; do
     expect_in out "$text"
+done
+
+# What the user set for CUDA stands.
+try env GGML_CUDA_REGISTER_HOST=0 "$ats" run --llama-bin "$fake" --device none
+expect_in out "GGML_CUDA_REGISTER_HOST=0"
+
+# Words that the library would refuse are refused here.
+try "$ats" run --llama-bin "$fake" --promote most -m x
+expect_error 2 "--promote: 'most' is none of auto, none, all, random:SEED"
+try "$ats" run --llama-bin "$fake" --promote random:x -m x
+expect_error 2 "--promote: "
+try "$ats" run --llama-bin "$fake" --promote random:SEED -m x
+expect_error 2 "--promote: "
+try "$ats" run --llama-bin "$fake" --transfer later -m x
+expect_error 2 "--transfer: 'later' is none of async, serial"
+for rule in auto none all; do
+    try "$ats" run --llama-bin "$fake" --device none --promote "$rule" --transfer async
+    expect_in out "ATS_PROMOTE=$rule"
+    expect_in out "ATS_TRANSFER=async"
 done
 
 # --dry-run prints what a shell can run, and does not run it.

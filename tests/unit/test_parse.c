@@ -60,73 +60,74 @@ static void test_bytes_accepted(void **state)
     }
 }
 
+static const char *const refused[] = {
+    "",
+    " ",
+    "G",
+    "-1",
+    "+1",
+    " 1",
+    "1 ",
+    "1 G",
+    "1GG",
+    "1X",
+    "1Gi",
+    "1GiX",
+    "1GiBs",
+    "0x10",
+    "0X1G",
+    "nan",
+    "inf",
+    "infin",
+    "1e",
+    "1E",
+    ".5",
+    "1..5",
+    "1,5G",
+    "1e400",
+    "1b",
+    "abc6G",
+    "0x1p10",
+    "6G;",
+    "1/2G",
+    "1E5T T",
+    "8388608T", /* 2^63 */
+    "1e3",
+    "1e-300",
+    "1.5e3M",
+    "0x1.8p3",
+    "-0",
+    "-6G",
+    "-nan",
+    "-inf",
+    "infinity",
+    "NAN",
+    "1.",
+    "1.G",
+    "1.5.2",
+    "0.4",
+    "0.4B",
+    "0.0009K",
+    "0.0000000001G",
+    "0.00000000000000000000000000000000001T",
+    "9223372036854775808",
+    "18446744073709551616",
+    "18446744073709551621",
+    "99999999999999999999999G",
+};
+
 static void test_bytes_refused(void **state)
 {
     (void)state;
-    static const char *const cases[] = {
-        "",
-        " ",
-        "G",
-        "-1",
-        "+1",
-        " 1",
-        "1 ",
-        "1 G",
-        "1GG",
-        "1X",
-        "1Gi",
-        "1GiX",
-        "1GiBs",
-        "0x10",
-        "0X1G",
-        "nan",
-        "inf",
-        "infin",
-        "1e",
-        "1E",
-        ".5",
-        "1..5",
-        "1,5G",
-        "1e400",
-        "1b",
-        "abc6G",
-        "0x1p10",
-        "6G;",
-        "1/2G",
-        "1E5T T",
-        "8388608T", /* 2^63 */
-        "1e3",
-        "1e-300",
-        "1.5e3M",
-        "0x1.8p3",
-        "-0",
-        "-6G",
-        "-nan",
-        "-inf",
-        "infinity",
-        "NAN",
-        "1.",
-        "1.G",
-        "1.5.2",
-        "0.4",
-        "0.4B",
-        "0.0009K",
-        "0.0000000001G",
-        "0.00000000000000000000000000000000001T",
-        "9223372036854775808",
-        "18446744073709551616",
-        "18446744073709551621",
-        "99999999999999999999999G",
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
         size_t bytes = 99;
         struct ats_error err = {{0}};
-        if (ats_parse_bytes(cases[i], &bytes, &err)) {
-            fail_msg("'%s' was taken for %zu bytes", cases[i], bytes);
+        if (ats_parse_bytes(refused[i], &bytes, &err)) {
+            fail_msg("'%s' was taken for %zu bytes", refused[i], bytes);
         }
         assert_int_equal(bytes, 99);
-        if (strstr(err.text, cases[i]) == NULL || err.text[0] == '\0') {
-            fail_msg("the message for '%s' does not quote it: %s", cases[i], err.text);
+        if (strstr(err.text, refused[i]) == NULL || err.text[0] == '\0') {
+            fail_msg("the message for '%s' does not quote it: %s", refused[i], err.text);
         }
     }
 }
