@@ -11,8 +11,12 @@ static const double CPU_ATTENTION_EFFICIENCY = 0.5;
 
 struct ats_sim_overheads ats_sim_overheads_default(void)
 {
-    return (struct ats_sim_overheads){
-        .graph_us = 200, .split_us = 10, .sync_us = 5, .cpu_op_us = 4};
+    return (struct ats_sim_overheads){.graph_us = 200,
+                                      .embedding_ns = 1.5,
+                                      .mask_ns = 11,
+                                      .split_us = 10,
+                                      .sync_us = 5,
+                                      .cpu_op_us = 4};
 }
 
 static void set_cpu(struct ats_sim_machine *m, const double matvec_gbps[ATS_FAMILIES],
@@ -48,6 +52,13 @@ void ats_sim_machine_scale(struct ats_sim_machine *m, const struct ats_device_ra
 {
     m->device = *rates;
     set_cpu(m, matvec_gbps, matmul_gflops);
+}
+
+void ats_sim_machine_set_cpu(struct ats_sim_machine *m, double gbps)
+{
+    for (int i = 0; i < ATS_FAMILIES; i++) {
+        m->cpu.vram_gbps[i] = gbps;
+    }
 }
 
 void ats_sim_machine_set_link(struct ats_sim_machine *m, double gbps)
