@@ -39,8 +39,9 @@ struct ats_sim_machine ats_sim_machine_of(const struct ats_rig *rig,
                                           const struct ats_sim_overheads *overheads);
 
 /* Replaces the figures by those of a rig as it is emulated on a host: `rates` are the rig's,
- * scaled; matvec_gbps (0: not known, then the rates' cpu_gbps) and matmul_gflops are the host's
- * own. */
+ * scaled; matvec_gbps (of one matrix, which a
+ * model's many do not quite reach; 0: not known, then the rates' cpu_gbps) and matmul_gflops are
+ * the host's own. */
 void ats_sim_machine_scale(struct ats_sim_machine *machine, const struct ats_device_rates *rates,
                            const double matvec_gbps[ATS_FAMILIES], double matmul_gflops);
 
