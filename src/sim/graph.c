@@ -70,20 +70,27 @@ static void read_input(struct builder *b, struct ats_op *op, enum input input, d
     read_root(b, op, b->inputs[input]);
 }
 
+static ats_side_set home_of(bool in_vram, bool on_both)
+{
+    if (on_both) {
+        return ATS_ON_BOTH;
+    }
+    return in_vram ? ATS_ON(ATS_ACCEL) : ATS_ON(ATS_HOST);
+}
+
 static void add_homes(struct builder *b, const struct ats_sim_placement *p)
 {
     const struct ats_model *m = b->model;
+    struct ats_root *roots = b->graph->roots;
     for (size_t i = 0; i < m->n_tensors; i++) {
-        const enum ats_side side = p->tensor[i] ? ATS_ACCEL : ATS_HOST;
-        b->graph->roots[i] = (struct ats_root){.bytes = (size_t)m->tensors[i].bytes,
-                                               .home = p->on_both[i] ? ATS_ON_BOTH : ATS_ON(side)};
+        roots[i].bytes = (size_t)m->tensors[i].bytes;
+        roots[i].home = home_of(p->tensor[i], p->on_both[i]);
     }
     for (size_t i = 0; i < m->n_units; i++) {
-        const enum ats_side side = p->unit_state[i] ? ATS_ACCEL : ATS_HOST;
-        b->graph->roots[m->n_tensors + i] =
-            (struct ats_root){.bytes = (size_t)ats_model_state_bytes(
-                                  &m->units[i], b->setting->n_ctx, b->setting->ubatch),
-                              .home = ATS_ON(side)};
+        struct ats_root *state = &roots[m->n_tensors + i];
+        state->bytes =
+            (size_t)ats_model_state_bytes(&m->units[i], b->setting->n_ctx, b->setting->ubatch);
+        state->home = home_of(p->unit_state[i], false);
     }
     b->graph->desc.n_roots = m->n_tensors + m->n_units;
 }
