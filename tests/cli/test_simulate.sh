@@ -32,10 +32,11 @@ while read -r model layers; do
     expect_rc 0
     expect_figure '[p["us"] for p in r["results"][0]["phases"]]' "$by_file"
     # copying ahead is no slower than copying in order, and moves the same
-    try "$ats" simulate "$model" --vram 6G --policy ats-placement,ats-async --prompt 512 --decode 2 --json
+    try "$ats" simulate "$model" --rig laptop-3060 --policy ats-placement,ats-async --prompt 512 \
+        --decode 2 --json
     expect_rc 0
-    expect_figure '(lambda a, b: b["us"] <= a["us"] and b["to_device_bytes"] == a["to_device_bytes"])(
-        r["results"][0]["phases"][0], r["results"][1]["phases"][0])' True
+    expect_figure '(lambda a, b: b["us"] <= a["us"])(*[x["phases"][0] for x in r["results"]])' True
+    expect_figure 'len({round(x["phases"][0]["to_device_bytes"]) for x in r["results"]})' 1
     expect_figure 'r["results"][1]["used_bytes"] <= 6 * 2**30' True
 done <<'MODELS'
 glm-z1-9b 40
