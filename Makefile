@@ -99,6 +99,11 @@ bench-quick: build ## the same for two models and short phases
 	@$(environment)
 	python3 bench/compare/compare.py --build $(build) --quick $(ARGS)
 
+.PHONY: bench-predict
+bench-predict: build ## `ats simulate` beside the last quick benchmark; ARGS="results.json --model-dir ..."
+	@$(environment)
+	python3 bench/compare/predict.py --build $(build) $(ARGS)
+
 .PHONY: bench-bookkeeping
 bench-bookkeeping: build ## measure what our own bookkeeping takes per token
 	@$(environment)

@@ -90,7 +90,8 @@ def cells_of(results):
             if entry["baseline"] not in systems:
                 continue  # all its samples were late
             rivals = [s for s in systems if s.startswith("stock")]
-            systems["layers"] = systems[entry["baseline"]]
+            baseline = entry["baseline"]
+            systems["layers"] = dict(systems[baseline], way=entry["ways"][baseline])
             best = max(rivals, key=lambda s: systems[s]["tokens_per_s"])
             systems["best"] = dict(systems[best], way=entry["ways"][best])
             cells.append({"model": model, "phase": phase,

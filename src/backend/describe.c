@@ -1,19 +1,9 @@
 #include "backend/describe.h"
 
+#include "plan/estimate.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* Rates for operators whose side is free, until a measured profile replaces them:
- * a desktop CPU and a mid-range GPU (bytes of memory traffic and floating-point
- * operations per microsecond, and a fixed cost per operator). */
-static const struct {
-    float bytes_per_us;
-    float flop_per_us;
-    float fixed_us;
-} rates[ATS_SIDES] = {
-    [ATS_HOST] = {30e3F, 100e3F, 2.0F},
-    [ATS_ACCEL] = {250e3F, 10e6F, 3.0F},
-};
 
 bool ats_op_is_empty(const struct ggml_tensor *node)
 {
@@ -146,10 +136,7 @@ static void estimate(const struct ggml_tensor *node, struct ats_op *op)
     }
     const float flops = flops_of(node);
     for (int side = 0; side < ATS_SIDES; side++) {
-        const float traffic_us = bytes / rates[side].bytes_per_us;
-        const float compute_us = flops / rates[side].flop_per_us;
-        op->cost_us[side] =
-            rates[side].fixed_us + (traffic_us > compute_us ? traffic_us : compute_us);
+        op->cost_us[side] = ats_estimate_us((enum ats_side)side, bytes, flops);
     }
 }
 

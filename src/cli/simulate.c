@@ -14,6 +14,8 @@ enum {
     KEY_VRAM,
     KEY_CTX,
     KEY_UBATCH,
+    KEY_BATCH,
+    KEY_FIT_MARGIN,
     KEY_PROMPT,
     KEY_DEPTH,
     KEY_DECODE,
@@ -24,7 +26,10 @@ enum {
     KEY_SWEEP,
     KEY_JSON,
     KEY_TRACE,
+    KEY_CPU_GBPS,
     KEY_GRAPH_US,
+    KEY_EMBEDDING_NS,
+    KEY_MASK_NS,
     KEY_SPLIT_US,
     KEY_SYNC_US,
     KEY_CPU_OP_US,
@@ -57,6 +62,9 @@ struct options {
     size_t compute_bytes;
     uint32_t n_ctx; /* 0: what the longest phase needs */
     uint32_t ubatch;
+    uint32_t batch;
+    size_t fit_margin;
+    double cpu_gbps; /* 0: the rig's, or the host's */
     uint32_t depth;
     uint32_t decode;
     uint32_t layers;
@@ -77,12 +85,19 @@ static const struct argp_option option_table[] = {
     {"layers", KEY_LAYERS, "N", 0, "Fewer layers, for a model given by name", 2},
     {"ctx", KEY_CTX, "N", 0, "Context (default: what the phases need)", 2},
     {"ubatch", KEY_UBATCH, "N", 0, "Tokens of a pass (default 512)", 2},
+    {"batch", KEY_BATCH, "N", 0,
+     "llama.cpp's -b: a batch asks for the logits of its last token (2048)", 2},
+    {"fit-margin", KEY_FIT_MARGIN, "SIZE", 0, "What the policy fit leaves free (1G)", 2},
     {"prompt", KEY_PROMPT, "N,...", 0, "Prompt lengths; 0 for none (default 512,1024,2048)", 2},
     {"depth", KEY_DEPTH, "N", 0, "Tokens before decoding (default 2048)", 2},
     {"decode", KEY_DECODE, "N", 0, "Tokens to decode (default 128); 0 for none", 2},
     {"no-mmap", KEY_NO_MMAP, NULL, 0, "Weights in pinned memory instead of the page cache", 2},
     {"compute", KEY_COMPUTE, "SIZE", 0, "VRAM for compute buffers (default: estimated)", 2},
+    {"cpu-gbps", KEY_CPU_GBPS, "X", 0,
+     "What the CPU reads of weights when it decodes (default: the rig's or the host's)", 3},
     {"graph-us", KEY_GRAPH_US, "X", 0, "Host time of a pass besides its splits (200)", 3},
+    {"embedding-ns", KEY_EMBEDDING_NS, "X", 0, "Host time of a value of an embedding (1.5)", 3},
+    {"mask-ns", KEY_MASK_NS, "X", 0, "Host time of a value of attention's mask (11)", 3},
     {"split-us", KEY_SPLIT_US, "X", 0, "Host time of a split (10)", 3},
     {"sync-us", KEY_SYNC_US, "X", 0, "Host time of a synchronisation (5)", 3},
     {"cpu-op-us", KEY_CPU_OP_US, "X", 0, "Dispatch of an operator on the CPU (4)", 3},
@@ -179,6 +194,36 @@ static void parse_sweep(struct options *o, const char *text)
     split_list(o, "sweep", values + 1, &o->swept);
 }
 
+static error_t parse_overheads(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_CPU_GBPS:
+        o->cpu_gbps = real(o, "cpu-gbps", arg, 1e-3, MAX_LINK_GBPS);
+        return 0;
+    case KEY_GRAPH_US:
+        o->overheads.graph_us = real(o, "graph-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_EMBEDDING_NS:
+        o->overheads.embedding_ns = real(o, "embedding-ns", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_MASK_NS:
+        o->overheads.mask_ns = real(o, "mask-ns", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_SPLIT_US:
+        o->overheads.split_us = real(o, "split-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_SYNC_US:
+        o->overheads.sync_us = real(o, "sync-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    case KEY_CPU_OP_US:
+        o->overheads.cpu_op_us = real(o, "cpu-op-us", arg, 0, MAX_OVERHEAD_US);
+        return 0;
+    default:
+        return cli_parse_common(key, state);
+    }
+}
+
 static error_t parse_workload(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
@@ -192,6 +237,12 @@ static error_t parse_workload(int key, char *arg, struct argp_state *state)
     case KEY_UBATCH:
         o->ubatch = number(o, "ubatch", arg, 1, MAX_UBATCH);
         return 0;
+    case KEY_BATCH:
+        o->batch = number(o, "batch", arg, 1, MAX_TOKENS);
+        return 0;
+    case KEY_FIT_MARGIN:
+        o->fit_margin = size(o, "fit-margin", arg);
+        return 0;
     case KEY_PROMPT:
         parse_prompts(o, arg);
         return 0;
@@ -204,20 +255,8 @@ static error_t parse_workload(int key, char *arg, struct argp_state *state)
     case KEY_NO_MMAP:
         o->no_mmap = true;
         return 0;
-    case KEY_GRAPH_US:
-        o->overheads.graph_us = real(o, "graph-us", arg, 0, MAX_OVERHEAD_US);
-        return 0;
-    case KEY_SPLIT_US:
-        o->overheads.split_us = real(o, "split-us", arg, 0, MAX_OVERHEAD_US);
-        return 0;
-    case KEY_SYNC_US:
-        o->overheads.sync_us = real(o, "sync-us", arg, 0, MAX_OVERHEAD_US);
-        return 0;
-    case KEY_CPU_OP_US:
-        o->overheads.cpu_op_us = real(o, "cpu-op-us", arg, 0, MAX_OVERHEAD_US);
-        return 0;
     default:
-        return cli_parse_common(key, state);
+        return parse_overheads(key, arg, state);
     }
 }
 
@@ -274,12 +313,13 @@ static const struct argp argp = {
     "  n-cpu-moe=N    llama.cpp --n-cpu-moe N\n"
     "  moe            llama.cpp with the smallest --n-cpu-moe that fits\n"
     "  fit            llama.cpp --fit, its default\n"
-    "  ats-placement  ATS as it is: rule fill, serial executor\n"
-    "  plan=FILE      a plan file (ATS_PLAN_OUT) in that executor\n"
+    "  ats-placement  ATS, weights copied in order (ATS_TRANSFER=serial)\n"
+    "  ats-async      ATS, weights copied ahead of their use, its default\n"
+    "  plan=FILE      ATS with a plan file (ATS_PLAN_OUT)\n"
     "  bound          no policy, only the physical bound\n"
     "\n"
     "Examples:\n"
-    "  ats simulate qwen3-30b-a3b --rig laptop-3060 --policy fit,ats-placement\n"
+    "  ats simulate qwen3-30b-a3b --rig laptop-3060 --policy fit,ats-async\n"
     "  ats simulate llama-3.1-70b --policy layers,bound --sweep link=12,24,50\n"
     "  ats simulate model.gguf --rig laptop-3060 --scale host --trace run.json\n"
     "\n"
@@ -336,6 +376,8 @@ static bool run_policy(struct job *job, const struct ats_sim_machine *machine, c
         .compute_bytes = o->compute_bytes,
         .n_ctx = job->n_ctx,
         .ubatch = o->ubatch,
+        .batch = o->batch,
+        .fit_margin = o->fit_margin,
         .mmap = !o->no_mmap,
         .seed = 1,
     };
@@ -380,6 +422,9 @@ static bool run_rig(struct job *job, const char *rig, struct ats_error *err)
     double factor;
     if (!simulate_machine(rig, o->scale, &o->overheads, &machine, &factor, err)) {
         return false;
+    }
+    if (o->cpu_gbps > 0) {
+        ats_sim_machine_set_cpu(&machine, o->cpu_gbps);
     }
     const uint64_t vram_bytes = o->vram_bytes > 0 ? o->vram_bytes : machine.vram_bytes;
     if (o->sweep == SWEEP_NOTHING) {
@@ -454,6 +499,8 @@ int cli_simulate(int argc, char **argv)
 {
     struct options o = {.who = argv[0],
                         .ubatch = 512,
+                        .batch = 2048,
+                        .fit_margin = (size_t)1 << 30,
                         .depth = 2048,
                         .decode = 128,
                         .overheads = ats_sim_overheads_default()};

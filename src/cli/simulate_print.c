@@ -121,12 +121,14 @@ bool simulate_print_json(const struct simulate_summary *s, const struct simulate
         json_array_append_new(array, result_json(&results[i]));
     }
     json_t *root = json_pack(
-        "{s:s, s:b, s:{s:s, s:s, s:i, s:I}, s:i, s:i, s:b, s:{s:f, s:f, s:f, s:f}, s:o}", "format",
-        "ats-simulation-1", "predicted", 1, "model", "name", s->model_name, "architecture",
-        s->model->params.arch, "layers", (int)s->model->params.n_layers, "bytes",
+        "{s:s, s:b, s:{s:s, s:s, s:i, s:I}, s:i, s:i, s:b, s:{s:f, s:f, s:f, s:f, s:f, s:f}, s:o}",
+        "format", "ats-simulation-1", "predicted", 1, "model", "name", s->model_name,
+        "architecture", s->model->params.arch, "layers", (int)s->model->params.n_layers, "bytes",
         (json_int_t)s->model->file_bytes, "n_ctx", (int)s->n_ctx, "ubatch", (int)s->ubatch, "mmap",
-        s->mmap, "overheads", "graph_us", s->overheads.graph_us, "split_us", s->overheads.split_us,
-        "sync_us", s->overheads.sync_us, "cpu_op_us", s->overheads.cpu_op_us, "results", array);
+        s->mmap, "overheads", "graph_us", s->overheads.graph_us, "embedding_ns",
+        s->overheads.embedding_ns, "mask_ns", s->overheads.mask_ns, "split_us",
+        s->overheads.split_us, "sync_us", s->overheads.sync_us, "cpu_op_us", s->overheads.cpu_op_us,
+        "results", array);
     const bool good = root != NULL && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 &&
                       printf("\n") > 0 && fflush(stdout) == 0;
     json_decref(root);

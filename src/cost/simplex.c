@@ -6,7 +6,8 @@
 /* Coefficients are scaled to about 1 by the caller; what is smaller is rounding. */
 static const double EPSILON = 1e-11;
 
-enum { MAX_PIVOTS = 20000 };
+/* So many pivots in a row that gain nothing may be a cycle. */
+enum { MAX_PIVOTS = 20000, MAX_IDLE_PIVOTS = 50 };
 
 bool ats_simplex_init(struct ats_simplex *s, size_t n_rows, size_t n_columns)
 {
@@ -32,15 +33,21 @@ struct basis {
     size_t *row;
 };
 
-/* The column to enter: the first by number (Bland) that would raise the objective, else
- * n_columns. */
-static size_t entering(struct ats_simplex *s, const struct basis *basis)
+/* The column to enter, else n_columns: the one that raises the objective most per unit, which takes
+ * few pivots; or, with `by_number`, the first that raises it (Bland), which cannot cycle. */
+static size_t entering(struct ats_simplex *s, const struct basis *basis, bool by_number)
 {
     size_t best = s->n_columns;
+    double most = EPSILON;
     for (size_t c = 0; c < s->n_columns; c++) {
-        if (*ats_simplex_at(s, s->n_rows, c) > EPSILON &&
-            (best == s->n_columns || basis->column[c] < basis->column[best])) {
+        const double gain = *ats_simplex_at(s, s->n_rows, c);
+        if (gain <= EPSILON) {
+            continue;
+        }
+        const bool first = best == s->n_columns || basis->column[c] < basis->column[best];
+        if (by_number ? first : gain > most) {
             best = c;
+            most = gain;
         }
     }
     return best;
@@ -87,8 +94,9 @@ static void pivot(struct ats_simplex *s, size_t row, size_t column)
 
 static bool iterate(struct ats_simplex *s, struct basis *basis)
 {
+    int idle = 0;
     for (int i = 0; i < MAX_PIVOTS; i++) {
-        const size_t column = entering(s, basis);
+        const size_t column = entering(s, basis, idle > MAX_IDLE_PIVOTS);
         if (column == s->n_columns) {
             return true;
         }
@@ -96,7 +104,10 @@ static bool iterate(struct ats_simplex *s, struct basis *basis)
         if (row == s->n_rows) {
             return false;
         }
+        const double before = *ats_simplex_at(s, s->n_rows, s->n_columns);
         pivot(s, row, column);
+        const double gained = fabs(*ats_simplex_at(s, s->n_rows, s->n_columns) - before);
+        idle = gained > EPSILON ? 0 : idle + 1;
         const size_t moved = basis->column[column];
         basis->column[column] = basis->row[row];
         basis->row[row] = moved;

@@ -1,5 +1,6 @@
 /* Linear programs in the form: maximise c x subject to A x <= b, x >= 0, with
- * b >= 0, so that x = 0 is feasible. A dense tableau and Bland's rule: for
+ * b >= 0, so that x = 0 is feasible. A dense tableau; the steepest column enters,
+ * or, while nothing is gained, the first by number (Bland), so that it ends. For
  * programs of some dozens of variables.
  *
  * Pure. A program is used by one thread at a time. */

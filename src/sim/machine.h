@@ -15,10 +15,12 @@
 /* Host time that no operator accounts for. Measure them on the machine at hand: run a model whose
  * layers are too small to matter, and divide. The defaults are estimates. */
 struct ats_sim_overheads {
-    double graph_us;  /* of a pass: building or reusing the graph, inputs, sampling */
-    double split_us;  /* of a split: the scheduler's bookkeeping and the call that submits it */
-    double sync_us;   /* of a synchronisation, besides the time that it waits */
-    double cpu_op_us; /* of an operator on the CPU: dispatch to the threads, and their barrier */
+    double graph_us;     /* of a pass: building or reusing the graph, sampling */
+    double embedding_ns; /* of a value of a token's embedding: looked up, converted, written */
+    double mask_ns;      /* of a value of attention's mask: a token beside a row of the cache */
+    double split_us;     /* of a split: the scheduler's bookkeeping and the call that submits it */
+    double sync_us;      /* of a synchronisation, besides the time that it waits */
+    double cpu_op_us;    /* of an operator on the CPU: dispatch to the threads, and their barrier */
 };
 
 struct ats_sim_overheads ats_sim_overheads_default(void);
@@ -37,10 +39,16 @@ struct ats_sim_machine ats_sim_machine_of(const struct ats_rig *rig,
                                           const struct ats_sim_overheads *overheads);
 
 /* Replaces the figures by those of a rig as it is emulated on a host: `rates` are the rig's,
- * scaled; matvec_gbps (0: not known, then the rates' cpu_gbps) and matmul_gflops are the host's
- * own. */
+ * scaled; matvec_gbps (of one matrix, which a
+ * model's many do not quite reach; 0: not known, then the rates' cpu_gbps) and matmul_gflops are
+ * the host's own. */
 void ats_sim_machine_scale(struct ats_sim_machine *machine, const struct ats_device_rates *rates,
                            const double matvec_gbps[ATS_FAMILIES], double matmul_gflops);
+
+/* A CPU that reads weights of any type at this rate in matrix-vector products. Measure it with the
+ * model at hand, whose mix of types decides it: tokens/s of llama-bench -ngl 0 times the bytes that
+ * a token reads. */
+void ats_sim_machine_set_cpu(struct ats_sim_machine *machine, double gbps);
 
 /* A link of another speed, both ways (pinned memory). */
 void ats_sim_machine_set_link(struct ats_sim_machine *machine, double gbps);

@@ -2,13 +2,11 @@
 
 #include "base/parse.h"
 #include "plan/placement.h"
+#include "sim/ats.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What llama.cpp's --fit leaves free on a device by default (v0.5.0, common/common.h). */
-static const uint64_t FIT_MARGIN_BYTES = UINT64_C(1) << 30;
 
 /* Activations that are alive at once beside the largest one, in units of the embedding: an
  * estimate for the compute buffer. */
@@ -20,9 +18,10 @@ bool ats_sim_placement_init(const struct ats_sim_setting *s, struct ats_sim_plac
 {
     *p = (struct ats_sim_placement){
         .tensor = calloc(s->model->n_tensors, sizeof(bool)),
+        .on_both = calloc(s->model->n_tensors, sizeof(bool)),
         .unit_state = calloc(s->model->n_units, sizeof(bool)),
     };
-    if (p->tensor == NULL || p->unit_state == NULL) {
+    if (p->tensor == NULL || p->on_both == NULL || p->unit_state == NULL) {
         ats_sim_placement_free(p);
         return false;
     }
@@ -32,6 +31,7 @@ bool ats_sim_placement_init(const struct ats_sim_setting *s, struct ats_sim_plac
 void ats_sim_placement_free(struct ats_sim_placement *p)
 {
     free(p->tensor);
+    free(p->on_both);
     free(p->unit_state);
     *p = (struct ats_sim_placement){0};
 }
@@ -46,7 +46,7 @@ static uint64_t estimate_compute(const struct ats_sim_setting *s, const struct a
         const struct ats_model_unit *u = &m->units[i];
         const uint64_t out = u->out_bytes_per_token * s->ubatch;
         if (u->role == ATS_ROLE_OUTPUT) {
-            logits = out;
+            logits = out + u->in_bytes_per_token * s->ubatch;
             continue;
         }
         widest = out > widest ? out : widest;
@@ -76,12 +76,14 @@ uint64_t ats_sim_placement_bytes(const struct ats_sim_setting *s, const struct a
     if (bytes == 0) {
         return 0;
     }
-    return bytes + (s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p));
+    return bytes + p->staging_bytes +
+           (s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p));
 }
 
 static void clear(const struct ats_sim_setting *s, struct ats_sim_placement *p)
 {
     memset(p->tensor, 0, s->model->n_tensors * sizeof(p->tensor[0]));
+    memset(p->on_both, 0, s->model->n_tensors * sizeof(p->on_both[0]));
     memset(p->unit_state, 0, s->model->n_units * sizeof(p->unit_state[0]));
 }
 
@@ -271,17 +273,17 @@ bool ats_sim_place_fit(const struct ats_sim_setting *s, const char *argument,
     (void)err;
     struct ats_error ignored;
     if (!has_experts(s, &ignored)) {
-        put_most_layers(s, p, FIT_MARGIN_BYTES);
+        put_most_layers(s, p, s->fit_margin);
         return true;
     }
-    const int64_t left = put_most_experts(s, p, FIT_MARGIN_BYTES);
+    const int64_t left = put_most_experts(s, p, s->fit_margin);
     if (left > 0) {
-        put_part(s, p, (int32_t)left - 1, FIT_MARGIN_BYTES);
+        put_part(s, p, (int32_t)left - 1, s->fit_margin);
     } else if (left < 0) {
         const uint32_t n_layers = s->model->params.n_layers;
         for (uint32_t n = n_layers; n > 0; n--) {
             put_layers(s, p, n, n_layers);
-            if (fits(s, p, FIT_MARGIN_BYTES)) {
+            if (fits(s, p, s->fit_margin)) {
                 return true;
             }
         }
@@ -358,7 +360,9 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     }
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));
     const uint64_t compute = s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p);
-    const uint64_t budget = s->vram_bytes > compute ? s->vram_bytes - compute : 0;
+    p->staging_bytes = ats_sim_staging_bytes(s, compute);
+    const uint64_t taken = compute + p->staging_bytes;
+    const uint64_t budget = s->vram_bytes > taken ? s->vram_bytes - taken : 0;
     if (where == NULL) {
         listing_free(&l);
         return ats_fail(err, "out of memory for a placement");
@@ -368,11 +372,12 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
         const bool in_vram = where[i] != ATS_WHERE_HOST;
         if (l.tensor[i] < s->model->n_tensors) {
             p->tensor[l.tensor[i]] = in_vram;
+            p->on_both[l.tensor[i]] = where[i] == ATS_WHERE_BOTH;
         } else {
             p->unit_state[l.tensor[i] - s->model->n_tensors] = in_vram;
         }
     }
-    p->used_bytes = ats_sim_placement_bytes(s, p);
+    p->used_bytes = good ? ats_sim_placement_bytes(s, p) : 0;
     free(where);
     listing_free(&l);
     return good;

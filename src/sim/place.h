@@ -24,7 +24,7 @@ bool ats_sim_place_cpu_moe(const struct ats_sim_setting *setting, const char *ar
 bool ats_sim_place_moe(const struct ats_sim_setting *setting, const char *argument,
                        struct ats_sim_placement *placement, struct ats_error *err);
 
-/* llama.cpp's --fit with its margin of 1 GiB (v0.5.0, common/fit.cpp): dense models by whole
+/* llama.cpp's --fit with the setting's margin (v0.5.0, common/fit.cpp): dense models by whole
  * layers; MoE models with all experts in host memory if the rest fits, and then as many whole
  * layers as fit, with a part of one more. */
 bool ats_sim_place_fit(const struct ats_sim_setting *setting, const char *argument,

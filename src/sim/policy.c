@@ -1,5 +1,6 @@
 #include "sim/policy.h"
 
+#include "sim/ats.h"
 #include "sim/place.h"
 #include "sim/splits.h"
 
@@ -14,10 +15,11 @@ static const struct ats_sim_policy policies[] = {
     {"moe", "llama.cpp with the smallest --n-cpu-moe that fits", ats_sim_place_moe,
      ats_sim_schedule_stock, NULL},
     {"fit", "llama.cpp --fit (its default)", ats_sim_place_fit, ats_sim_schedule_stock, NULL},
-    {"ats-placement", "ATS as it is: rule fill, serial executor", ats_sim_place_fill,
-     ats_sim_schedule_serial, NULL},
-    {"plan=", "a plan file in ATS's serial executor", ats_sim_place_plan, ats_sim_schedule_serial,
-     NULL},
+    {"ats-placement", "ATS, weights copied in order (ATS_TRANSFER=serial)", ats_sim_place_fill,
+     ats_sim_schedule_in_order, NULL},
+    {"ats-async", "ATS, weights copied ahead (its default)", ats_sim_place_fill,
+     ats_sim_schedule_ahead, NULL},
+    {"plan=", "ATS with a plan file", ats_sim_place_plan, ats_sim_schedule_ahead, NULL},
 };
 
 const struct ats_sim_policy *ats_sim_policies(size_t *n)
@@ -53,7 +55,7 @@ const struct ats_sim_policy *ats_sim_policy_find(const char *text, const char **
     }
     ats_fail(err,
              "unknown policy '%s'; known are cpu, ngl=N, layers, n-cpu-moe=N, moe, fit, "
-             "ats-placement, plan=FILE",
+             "ats-placement, ats-async, plan=FILE",
              text);
     return NULL;
 }

@@ -21,17 +21,22 @@ struct ats_sim_setting {
     uint64_t compute_bytes; /* of it, for compute buffers; 0: estimated, see below */
     uint32_t n_ctx;
     uint32_t ubatch;
-    bool mmap;     /* weights in the page cache: pageable memory. Else pinned */
-    uint64_t seed; /* of the routing */
+    uint32_t batch;      /* llama.cpp's -b: logits of the last token of each batch are asked for */
+    uint64_t fit_margin; /* what --fit leaves free */
+    bool mmap;           /* weights in the page cache: pageable memory. Else pinned */
+    uint64_t seed;       /* of the routing */
 };
 
 /* What of a model is in VRAM. */
 struct ats_sim_placement {
-    bool *tensor;        /* by tensor of the model */
-    bool *unit_state;    /* by unit: its cache or recurrent state */
-    bool fixed;          /* no weight is ever brought over: compute buffers need no room for it */
-    uint64_t used_bytes; /* weights, state and compute buffers */
-    void *state;         /* of the policy; freed by its `forget` */
+    bool *tensor;           /* by tensor of the model */
+    bool *on_both;          /* by tensor: there is a copy in host memory too (ATS) */
+    bool *unit_state;       /* by unit: its cache or recurrent state */
+    bool fixed;             /* no weight enters compute buffers */
+    uint64_t staging_bytes; /* ATS's memory for weights that pass through */
+    bool holds;             /* it holds weights from the pass before (ATS) */
+    uint64_t used_bytes;    /* weights, state, compute buffers and staging memory */
+    void *state;            /* of the policy; freed by its `forget` */
 };
 
 /* Which experts the tokens of a pass use, by layer. */
@@ -65,10 +70,10 @@ bool ats_sim_placement_init(const struct ats_sim_setting *setting,
                             struct ats_sim_placement *placement);
 void ats_sim_placement_free(struct ats_sim_placement *placement);
 
-/* Bytes that a placement takes: its weights and state, and compute buffers. llama.cpp's compute
- * buffer holds the logits of a whole ubatch, or one weight brought over for a large batch with
- * the activations around it, whichever is larger: an estimate, replaced by
- * setting->compute_bytes. Nothing is needed if nothing runs on the GPU. */
+/* Bytes that a placement takes: its weights and state, compute buffers, staging memory. The compute
+ * buffer of llama.cpp and of ATS holds the logits of a whole ubatch beside what they are made from,
+ * or the widest activations and, for llama.cpp, one weight brought over, whichever is larger: an
+ * estimate, replaced by setting->compute_bytes. Nothing is needed if nothing runs on the GPU. */
 uint64_t ats_sim_placement_bytes(const struct ats_sim_setting *setting,
                                  const struct ats_sim_placement *placement);
 

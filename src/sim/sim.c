@@ -199,8 +199,9 @@ bool ats_sim_prefill(struct ats_sim_run *r, uint32_t n_tokens, struct ats_sim_ph
     }
     const struct ats_sim_use before = ats_sim_used(r->engine);
     uint32_t done = 0;
+    const uint32_t batch = r->setting->batch;
     while (done < n_tokens) {
-        const uint32_t next_batch = (done / ATS_SIM_BATCH + 1) * ATS_SIM_BATCH;
+        const uint32_t next_batch = (done / batch + 1) * batch;
         const uint32_t batch_end = next_batch < n_tokens ? next_batch : n_tokens;
         const uint32_t left = batch_end - done;
         const uint32_t n = left < r->setting->ubatch ? left : r->setting->ubatch;

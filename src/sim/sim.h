@@ -9,9 +9,6 @@
 
 #include "sim/policy.h"
 
-/* llama.cpp asks for the logits of the last token of a batch of this many (default of -b). */
-enum { ATS_SIM_BATCH = 2048 };
-
 struct ats_sim_run;
 
 /* Places the model. NULL with an error. `setting`, and what it borrows, outlives the run. */

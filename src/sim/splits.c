@@ -1,13 +1,14 @@
 #include "sim/splits.h"
 
 #include "plan/side.h"
+#include "sim/op_time.h"
 
 #include <stdlib.h>
 
 /* Bytes of an activation, a routing id, a position, a row number of the cache. */
 enum { VALUE_BYTES = 4, ROW_ID_BYTES = 8 };
 
-enum rule { STOCK, SERIAL, CPU_ONLY };
+enum rule { STOCK, CPU_ONLY };
 
 static const signed char UNDECIDED = -1;
 
@@ -54,14 +55,11 @@ static bool has_state(const struct ats_model_unit *u)
     return u->kv_bytes_per_token > 0 || u->recurrent_bytes > 0;
 }
 
-static signed char decide(const struct emitter *e, size_t unit, const struct ats_model_op *op)
+static signed char decide(const struct emitter *e, const struct ats_model_unit *u,
+                          const struct ats_model_op *op)
 {
-    const struct ats_model_unit *u = &e->model->units[unit];
     if (e->rule == CPU_ONLY || u->role == ATS_ROLE_EMBEDDING) {
         return ATS_HOST;
-    }
-    if (e->rule == SERIAL && has_state(u)) {
-        return e->placement->unit_state[unit] ? ATS_ACCEL : ATS_HOST;
     }
     const int32_t t = deciding_tensor(e->model, u, op);
     if (t == ATS_NO_TENSOR) {
@@ -115,7 +113,7 @@ static void choose_sides(struct emitter *e)
     for (size_t i = 0; i < e->model->n_units; i++) {
         const struct ats_model_unit *u = &e->model->units[i];
         for (uint32_t o = u->first_op; o < u->first_op + u->n_ops; o++) {
-            e->sides[o] = decide(e, i, &e->model->ops[o]);
+            e->sides[o] = decide(e, u, &e->model->ops[o]);
         }
     }
     spread_down(e);
@@ -168,25 +166,10 @@ static void copy(struct emitter *e, double bytes, enum ats_timeline_direction di
 static void compute(struct emitter *e, const struct ats_model_unit *u,
                     const struct ats_model_op *op, enum ats_side side)
 {
-    struct ats_op_shape shape = ats_model_shape(e->model, u, op, e->pass);
-    double read = shape.weight_bytes;
-    if (op->kind == ATS_COST_EXPERTS) {
-        shape.n_distinct = e->routing->distinct[u->layer < 0 ? 0 : u->layer];
-        read *= shape.n_distinct;
+    struct ats_sim_action action;
+    if (ats_sim_op_action(e->setting, u, op, e->pass, e->routing, side, &action)) {
+        add(e, action);
     }
-    if (shape.kind == ATS_COST_NONE) {
-        return;
-    }
-    if (side == ATS_HOST) {
-        shape.fused = false; /* ggml's CPU backend fuses next to nothing */
-        const double us = ats_cost_op_us(&e->setting->machine->cpu, &shape);
-        add(e, (struct ats_sim_action){.kind = ATS_SIM_CPU, .us = us, .bytes = read});
-        return;
-    }
-    add(e, (struct ats_sim_action){.kind = ATS_SIM_GPU,
-                                   .queue = ATS_SIM_COMPUTE_STREAM,
-                                   .us = ats_cost_op_us(&e->setting->machine->device, &shape),
-                                   .launch = !shape.fused});
 }
 
 /* ---- inputs ---- */
@@ -362,7 +345,7 @@ static void emit_op(struct emitter *e, size_t unit, uint32_t index, bool *has_id
 static void emit_pass(struct emitter *e)
 {
     add(e, (struct ats_sim_action){.kind = ATS_SIM_HOST,
-                                   .us = e->setting->machine->overheads.graph_us});
+                                   .us = ats_sim_pass_host_us(e->setting, e->pass)});
     begin_split(e, ATS_HOST); /* the token embedding is looked up on the CPU */
     int32_t layer = -1;
     bool has_ids = false;
@@ -412,14 +395,6 @@ void ats_sim_schedule_stock(const struct ats_sim_setting *setting,
                             struct ats_sim_schedule *schedule)
 {
     emit(setting, placement, pass, routing, schedule, STOCK);
-}
-
-void ats_sim_schedule_serial(const struct ats_sim_setting *setting,
-                             struct ats_sim_placement *placement, const struct ats_model_pass *pass,
-                             const struct ats_sim_routing *routing,
-                             struct ats_sim_schedule *schedule)
-{
-    emit(setting, placement, pass, routing, schedule, SERIAL);
 }
 
 void ats_sim_schedule_cpu(const struct ats_sim_setting *setting,

@@ -1,5 +1,5 @@
-/* Schedules of executors that run splits one after another: llama.cpp's scheduler
- * and ATS's serial one. Each function is a `schedule` hook of sim/policy.h.
+/* Schedules of llama.cpp's scheduler, which runs splits one after another. Each function is a
+ * `schedule` hook of sim/policy.h.
  *
  * llama.cpp (v0.5.0, ggml/src/ggml-backend.cpp), for one GPU without pipeline
  * parallelism, which is when it has no events:
@@ -19,9 +19,7 @@
  *   or more read by attention on the GPU, it is copied whole for each pass.
  * - Weights in the page cache (mmap) are pageable memory; without mmap they are
  *   in pinned memory, as activations of the CPU always are.
- *
- * ATS's serial executor is the same without copies of weights: whatever the batch,
- * operators run where their weights are. */
+ */
 #ifndef ATS_SIM_SPLITS_H
 #define ATS_SIM_SPLITS_H
 
@@ -35,11 +33,6 @@ void ats_sim_schedule_stock(const struct ats_sim_setting *setting,
                             struct ats_sim_placement *placement, const struct ats_model_pass *pass,
                             const struct ats_sim_routing *routing,
                             struct ats_sim_schedule *schedule);
-
-void ats_sim_schedule_serial(const struct ats_sim_setting *setting,
-                             struct ats_sim_placement *placement, const struct ats_model_pass *pass,
-                             const struct ats_sim_routing *routing,
-                             struct ats_sim_schedule *schedule);
 
 /* A program that sees no GPU. */
 void ats_sim_schedule_cpu(const struct ats_sim_setting *setting,

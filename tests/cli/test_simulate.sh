@@ -31,6 +31,13 @@ while read -r model layers; do
     try "$ats" simulate "$model" --policy bound --prompt 512 --decode 8 --json
     expect_rc 0
     expect_figure '[p["us"] for p in r["results"][0]["phases"]]' "$by_file"
+    # copying ahead is no slower than copying in order, and moves the same
+    try "$ats" simulate "$model" --rig laptop-3060 --policy ats-placement,ats-async --prompt 512 \
+        --decode 2 --json
+    expect_rc 0
+    expect_figure '(lambda a, b: b["us"] <= a["us"])(*[x["phases"][0] for x in r["results"]])' True
+    expect_figure 'len({round(x["phases"][0]["to_device_bytes"]) for x in r["results"]})' 1
+    expect_figure 'r["results"][1]["used_bytes"] <= 6 * 2**30' True
 done <<'MODELS'
 glm-z1-9b 40
 qwen3-14b 40
@@ -106,6 +113,10 @@ try "$ats" simulate qwen3-14b --sweep link=0
 expect_error 2 "link"
 try "$ats" simulate qwen3-14b --vram 0
 expect_error 2 "--vram"
+try "$ats" simulate qwen3-14b --cpu-gbps 0
+expect_error 2 "--cpu-gbps"
+try "$ats" simulate qwen3-14b --batch 0
+expect_error 2 "--batch"
 try "$ats" simulate qwen3-14b --scale fast
 expect_error 1 "--scale"
 try "$ats" simulate qwen3-14b --prompt 0 --decode 0

@@ -65,6 +65,8 @@ static struct ats_sim_setting setting_of(const struct ats_model *model,
                                     .vram_bytes = machine->vram_bytes,
                                     .n_ctx = 4096,
                                     .ubatch = 512,
+                                    .batch = 2048,
+                                    .fit_margin = UINT64_C(1) << 30,
                                     .mmap = true,
                                     .seed = 1};
 }
@@ -123,6 +125,9 @@ static struct ats_model *two_matrices(void)
 static const double CPU_OP_US = 402.8;
 static const double GPU_OP_US = 45.08;
 
+/* Of ATS: 4 kB out to pageable memory. */
+static const double LOGITS_US = 10 + 1;
+
 static void test_decode_on_one_side(void **state)
 {
     (void)state;
@@ -166,9 +171,15 @@ static void test_decode_over_both_sides(void **state)
     assert_near(decode(&s, "fit").us, expected, 1e-3);
     s.vram_bytes--;
     assert_near(decode(&s, "fit").us, 100 + 10 + 3 * CPU_OP_US, 1e-3);
-    /* ATS's rule takes the head first, then layers from the last one */
-    s.vram_bytes = 5000000;
-    assert_near(decode(&s, "ats-placement").us, expected, 1e-3);
+    /* ATS sets a third aside for weights that pass through; the head is the first in what is left.
+     * In: which rows to output (10.0002 us), before the CPU begins; then the activations */
+    s.vram_bytes = 7500000;
+    const double ats = 110 + 10.0002 + 1 + 2 * CPU_OP_US + 10 + 10.2 + GPU_OP_US + LOGITS_US;
+    assert_near(decode(&s, "ats-placement").us, ats, 1e-3);
+    assert_near(decode(&s, "ats-async").us, ats, 1e-3);
+    s.vram_bytes = 7499998;
+    /* nothing in VRAM: still a split of ATS behind that of the embeddings */
+    assert_near(decode(&s, "ats-async").us, 110 + 10 + 3 * CPU_OP_US, 1e-3);
     ats_model_free(m);
 }
 
@@ -195,12 +206,6 @@ static void test_prefill_moves_weights(void **state)
     s.mmap = true;
     use = prefill(&s, "ngl=1", 31);
     assert_near(use.us, 100 + 10 + 2 * (424.8 + 2) + 10 + 1 + 10.2 + GPU_OP_US + 1 + 10.4, 1e-3);
-    /* and in ATS's serial executor whatever the batch: flops on the CPU, 128e6 at 1 TFLOP/s *
-     * 64/65, are less than 451.2 us of memory */
-    s.compute_bytes = 1000000;
-    s.vram_bytes = 5000000;
-    use = prefill(&s, "ats-placement", 64);
-    assert_near(use.us, 100 + 10 + 2 * (451.2 + 2) + 10 + 1 + 10.2 + GPU_OP_US + 1 + 10.4, 1e-3);
     ats_model_free(m);
 }
 
@@ -240,12 +245,151 @@ static void test_plan_file(void **state)
           out);
     fclose(out);
     const struct ats_sim_use use = decode(&s, policy);
-    /* CPU, GPU, CPU, GPU: three crossings; on the way out the host waits for the operator */
-    const double in = 10 + 1 + 10.2;
-    const double back = 10 + (GPU_OP_US - 10) + 1 + 10.4;
-    assert_near(use.us, 110 + in + back + CPU_OP_US + in + GPU_OP_US + 1 + 10.4, 1e-3);
+    /* GPU, CPU, GPU. In: the embedding and the rows to output, while the host begins the first
+     * split; out and in again: 4 kB each */
+    const double first = 110 + 10.2 + 10.0002 + GPU_OP_US;
+    const double second = 10 + 1 + 1 + CPU_OP_US;
+    assert_near(use.us, first + second + 10 + 10.2 + GPU_OP_US + LOGITS_US, 1e-3);
     assert_int_equal(use.splits, 4);
     unlink(policy + 5);
+    ats_model_free(m);
+}
+
+/* ---- ATS: weights that pass through ---- */
+
+/* Two layers of two such matrices each, and a head. */
+static struct ats_model *four_matrices(void)
+{
+    struct toy toy;
+    struct ats_error err;
+    toy_start(&toy, "toy", 2, 1000, 0, 0, 0);
+    toy_add(&toy, ATS_FAMILY_F32, 1000, 1000, 1, "blk.0.one.weight");
+    toy_add(&toy, ATS_FAMILY_F32, 1000, 1000, 1, "blk.0.two.weight");
+    toy_add(&toy, ATS_FAMILY_F32, 1000, 1000, 1, "blk.1.one.weight");
+    toy_add(&toy, ATS_FAMILY_F32, 1000, 1000, 1, "blk.1.two.weight");
+    toy_add(&toy, ATS_FAMILY_F32, 1000, 1000, 1, "output.weight");
+    return toy_build(&toy, &err);
+}
+
+/* 12 MB for compute buffers, 8 MB for two weights that pass through, 4 MB for the head. */
+static struct ats_sim_setting tight_setting(const struct ats_model *model,
+                                            const struct ats_sim_machine *machine)
+{
+    struct ats_sim_setting s = setting_of(model, machine);
+    s.compute_bytes = 12000000;
+    s.vram_bytes = 24000000;
+    return s;
+}
+
+/* A weight of 4 MB over the link. */
+static const double WEIGHT_US = 10 + 200;
+
+/* 64 tokens: their embeddings come from pageable memory while the host waits, 10 + 64 us; then the
+ * rows to output. An operator takes 50.12 us, the head 45.08. */
+static void test_promotion_in_prefill(void **state)
+{
+    (void)state;
+    struct ats_model *m = four_matrices();
+    struct ats_sim_machine machine = round_machine();
+    const struct ats_sim_setting s = tight_setting(m, &machine);
+    const double begin = 110 + 74 + 10.0002;
+    const double end = GPU_OP_US + LOGITS_US;
+    struct ats_sim_use use = prefill(&s, "ats-placement", 64);
+    assert_near(use.us, begin + 4 * (WEIGHT_US + 50.12) + end, 1e-3);
+    assert_near(use.bytes[ATS_TO_DEVICE], 4 * 4e6 + 64 * 4000 + 4, 1e-3);
+    assert_near(use.cpu_us, 0, 1e-6);
+    assert_int_equal(use.splits, 1 + 4);
+    /* ahead: the link never pauses, the last operator waits for it */
+    use = prefill(&s, "ats-async", 64);
+    assert_near(use.us, begin + 4 * WEIGHT_US + 50.12 + end, 1e-3);
+    /* mapped weights are page-locked as well */
+    struct ats_sim_setting pinned = s;
+    pinned.mmap = false;
+    assert_near(prefill(&pinned, "ats-async", 64).us, use.us, 1e-6);
+    /* a GPU that computes for longer than a copy takes hides all copies but the first: 128e6 flops
+     * at 0.1 TFLOP/s * 64 / 89 are 1780 us. The third weight waits for the first one's place */
+    machine.device.matmul_tflops[ATS_FAMILY_F32] = 0.1;
+    const double head = 5 + 2e6 / (0.1e6 / 26);
+    assert_near(prefill(&s, "ats-async", 64).us, begin + WEIGHT_US + 4 * 1785 + head + LOGITS_US,
+                1e-3);
+    assert_near(prefill(&s, "ats-placement", 64).us,
+                begin + 4 * (WEIGHT_US + 1785) + head + LOGITS_US, 1e-3);
+    ats_model_free(m);
+}
+
+static double decode_one(struct ats_sim_run *run)
+{
+    struct ats_error err;
+    struct ats_sim_phase phase;
+    assert_true(ats_sim_decode(run, 0, 1, &phase, &err));
+    return phase.use.us;
+}
+
+/* The last layer is held, so the CPU computes two operators and the GPU three. The first pass
+ * copies what is held, before the CPU begins; it stays until a prompt passes through. */
+static void test_holding_in_decode(void **state)
+{
+    (void)state;
+    static const char *const policies[] = {"ats-placement", "ats-async"};
+    struct ats_error err;
+    struct ats_sim_phase phase;
+    struct ats_model *m = four_matrices();
+    const struct ats_sim_machine machine = round_machine();
+    const struct ats_sim_setting s = tight_setting(m, &machine);
+    const double steady = 110 + 10.0002 + 1 + 2 * CPU_OP_US + 10 + 10.2 + 3 * GPU_OP_US + LOGITS_US;
+    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+        struct ats_sim_run *run = start(&s, policies[i]);
+        assert_int_equal(ats_sim_run_placement(run)->used_bytes, 24000000);
+        assert_near(decode_one(run), steady + 2 * WEIGHT_US, 1e-3);
+        assert_near(decode_one(run), steady, 1e-3);
+        assert_true(ats_sim_prefill(run, 64, &phase, &err));
+        assert_near(decode_one(run), steady + 2 * WEIGHT_US, 1e-3);
+        ats_sim_run_free(run);
+    }
+    ats_model_free(m);
+}
+
+/* A model that fits needs no staging memory and moves no weight. */
+static void test_nothing_passes_through_what_fits(void **state)
+{
+    (void)state;
+    struct ats_model *m = four_matrices();
+    const struct ats_sim_machine machine = round_machine();
+    struct ats_sim_setting s = tight_setting(m, &machine);
+    s.vram_bytes = 12000000 + 5 * 4000000;
+    struct ats_sim_run *run = start(&s, "ats-async");
+    assert_int_equal(ats_sim_run_placement(run)->used_bytes, s.vram_bytes);
+    assert_int_equal(ats_sim_run_placement(run)->staging_bytes, 0);
+    ats_sim_run_free(run);
+    struct ats_sim_use use = prefill(&s, "ats-async", 64);
+    assert_near(use.bytes[ATS_TO_DEVICE], 64 * 4000 + 4, 1e-3);
+    assert_int_equal(use.splits, 2);
+    /* a byte less: 8 MB are set aside for two weights, and beside the head there is a byte too
+     * little for a layer, so that all four matrices pass through */
+    s.vram_bytes--;
+    use = prefill(&s, "ats-async", 64);
+    assert_near(use.bytes[ATS_TO_DEVICE], 4 * 4e6 + 64 * 4000 + 4, 1e-3);
+    ats_model_free(m);
+}
+
+/* What the host does for each token: 1000 values at 2 ns, and no mask without attention. */
+static void test_host_time_of_tokens(void **state)
+{
+    (void)state;
+    struct ats_model *m = two_matrices();
+    struct ats_sim_machine machine = round_machine();
+    const struct ats_sim_setting s = setting_of(m, &machine);
+    const double before = prefill(&s, "cpu", 64).us;
+    machine.overheads.embedding_ns = 2;
+    machine.overheads.mask_ns = 1000;
+    assert_near(prefill(&s, "cpu", 64).us, before + 128, 1e-3);
+    ats_model_free(m);
+    /* with attention: 64 tokens beside 256 rows of the cache, at 1000 ns */
+    m = toy_llama(1, 2048, 8192);
+    const struct ats_sim_setting llama = setting_of(m, &machine);
+    const double with = prefill(&llama, "ats-async", 64).us;
+    machine.overheads.mask_ns = 0;
+    assert_near(with - prefill(&llama, "ats-async", 64).us, 64 * 256, 1e-3);
     ats_model_free(m);
 }
 
@@ -442,7 +586,8 @@ static void simulate(const struct ats_sim_setting *s, const char *policy, double
 static void test_no_policy_beats_the_bound(void **state)
 {
     (void)state;
-    static const char *const policies[] = {"cpu", "layers", "moe", "fit", "ats-placement"};
+    static const char *const policies[] = {"cpu", "layers",        "moe",
+                                           "fit", "ats-placement", "ats-async"};
     struct ats_rng rng = test_rng(1);
     struct ats_model *m = toy_qwen3moe(4);
     for (int round = 0; round < 8; round++) {
@@ -463,7 +608,7 @@ static void test_no_policy_beats_the_bound(void **state)
 static void test_faster_link_and_more_vram(void **state)
 {
     (void)state;
-    static const char *const policies[] = {"layers", "fit", "ats-placement"};
+    static const char *const policies[] = {"layers", "fit", "ats-placement", "ats-async"};
     struct ats_rng rng = test_rng(2);
     struct ats_model *m = toy_llama(6, 2048, 8192);
     for (int round = 0; round < 8; round++) {
@@ -516,6 +661,10 @@ int main(void)
         cmocka_unit_test(test_prefill_moves_weights),
         cmocka_unit_test(test_prompt_in_batches),
         cmocka_unit_test(test_plan_file),
+        cmocka_unit_test(test_promotion_in_prefill),
+        cmocka_unit_test(test_holding_in_decode),
+        cmocka_unit_test(test_nothing_passes_through_what_fits),
+        cmocka_unit_test(test_host_time_of_tokens),
         cmocka_unit_test(test_cpu_experts),
         cmocka_unit_test(test_prefill_moves_used_experts),
         cmocka_unit_test(test_norms_of_heads_are_offloaded),

@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""What `ats simulate` predicts for the cells of a benchmark, beside what was measured; `make
+bench-predict`.
+
+Reads a results.json that compare.py wrote on emulated rigs, runs no model, and ends with an error
+if a prediction is off by more than 10 %. docs/simulator.md has what the predictions rest on. Cells
+in which the CPU computes depend on how fast this CPU was when they were measured; --cpu-gbps
+replaces the figure that the rig was scaled by.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+
+import compare
+import machine
+import stock
+
+MOST_PERCENT = 10.0
+# a factor that is further off is of another measurement of this host's CPU
+SAME_FACTOR = 0.01
+ATS_POLICIES = {"placement": "ats-placement", "async": "ats-async"}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("results", nargs="?", default="build/bench/quick/results.json")
+    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--model-dir", default=os.environ.get("ATS_BENCH_MODELS",
+                                                              "build/bench/models"))
+    parser.add_argument("--cpu-gbps", action="append", default=[], metavar="MODEL=X",
+                        help="what the CPU read of this model's weights while it was measured")
+    return parser.parse_args()
+
+
+def policy_of(system, cell):
+    """(policy, whether weights are mapped) of a system in a cell, or None for what the simulator
+    does not model."""
+    if system in ATS_POLICIES:
+        return ATS_POLICIES[system], False
+    way = cell["systems"][system].get("way")
+    if way is None:
+        return "layers", True
+    name, *rest = way.split(",")
+    if name == stock.REPACK:
+        return None
+    return name.replace("ncmoe=", "n-cpu-moe="), "no-mmap" not in rest
+
+
+def phase_arguments(phase):
+    """Arguments of the simulator for a cell's phase, "pp512" or "tg24@1024"."""
+    prefill = re.fullmatch(r"pp(\d+)", phase)
+    if prefill:
+        return ["--prompt", prefill.group(1), "--decode", "0"]
+    tokens, depth = re.fullmatch(r"tg(\d+)@(\d+)", phase).groups()
+    return ["--prompt", "0", "--decode", tokens, "--depth", depth]
+
+
+class Simulator:
+    def __init__(self, arguments):
+        self.program = os.path.join(arguments.build, "bin", "ats")
+        self.cpu_gbps = dict(word.split("=", 1) for word in arguments.cpu_gbps)
+        self.foreign = False  # a cell was measured under another scale than this host's
+
+    def _run(self, m, policy, mapped, phase, scale):
+        whole = m.whole_vram or m.vram
+        margin = max(1, stock.FIT_MARGIN_MIB * m.vram // whole)
+        command = [self.program, "simulate", m.path, "--rig", m.rig, "--scale", scale,
+                   "--vram", str(m.vram), "--ctx", str(m.context), "--ubatch", str(m.ubatch),
+                   "--batch", str(m.ubatch), "--policy", policy, "--json"]
+        command += phase_arguments(phase)
+        command += [] if mapped else ["--no-mmap"]
+        command += ["--fit-margin", f"{margin}M"] if policy == "fit" else []
+        command += ["--cpu-gbps", self.cpu_gbps[m.model]] if m.model in self.cpu_gbps else []
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            sys.exit(f"predict: {' '.join(command)}\n{done.stderr.strip()}")
+        return json.loads(done.stdout)["results"][0]
+
+    def tokens_per_s(self, m, policy, mapped, phase, scale):
+        """This host's own rates where its scale is the one the cell was measured under, else the
+        rig's at that scale, whose CPU then keeps the real machine's ratios."""
+        result = self._run(m, policy, mapped, phase, "host")
+        if abs(result["scale"] / scale - 1) > SAME_FACTOR:
+            self.foreign = True
+            result = self._run(m, policy, mapped, phase, str(scale))
+        return result["phases"][0]["tokens_per_s"]
+
+
+def rows_of(results, arguments, simulator):
+    """[(model, phase, system, policy, measured, predicted)]"""
+    rows = []
+    machines = {}
+    for cell in results["cells"]:
+        name = cell["model"]
+        if name not in machines:
+            path = os.path.join(arguments.model_dir, name + ".gguf")
+            if not os.path.exists(path):
+                sys.exit(f"predict: {path} is not there; `make bench-quick` writes it, or name its "
+                         "folder with --model-dir")
+            machines[name] = machine.Machine(name, path, f"models/{name}.json", compare.CONTEXT,
+                                             "EMU0")
+        for system, measured in cell["systems"].items():
+            policy = policy_of(system, cell)
+            if policy is not None:
+                predicted = simulator.tokens_per_s(machines[name], *policy, cell["phase"],
+                                                   measured["scale"])
+                text = policy[0] + (", mapped" if policy[1] else "")
+                rows.append((name, cell["phase"], system, text, measured["tokens_per_s"],
+                             predicted))
+    return rows
+
+
+def main():
+    arguments = parse_arguments()
+    try:
+        with open(arguments.results, encoding="utf-8") as f:
+            results = json.load(f)
+    except (OSError, ValueError) as error:
+        sys.exit(f"predict: {arguments.results}: {error}; `make bench-quick` writes it")
+    if not results.get("emulated") or results["machine"] in machine.PLATFORMS:
+        sys.exit(f"predict: {arguments.results} is not of each model on its emulated rig")
+    simulator = Simulator(arguments)
+    rows = rows_of(results, arguments, simulator)
+    print(f"{'model':<20}{'cell':<12}{'system':<11}{'policy':<22}{'measured':>9}{'predicted':>10}"
+          f"{'off by':>9}")
+    over = 0
+    for model, phase, system, policy, measured, predicted in rows:
+        percent = 100 * (predicted / measured - 1)
+        over += abs(percent) > MOST_PERCENT
+        mark = " *" if abs(percent) > MOST_PERCENT else ""
+        print(f"{model:<20}{phase:<12}{system:<11}{policy:<22}{measured:>9.1f}{predicted:>10.1f}"
+              f"{percent:>+8.1f}%{mark}")
+    print("Tokens/s on emulated rigs.")
+    if simulator.foreign:
+        print("Some cells were measured under another scale than this host's: their CPU is the "
+              "rig's, scaled.")
+    if over:
+        sys.exit(f"predict: {over} of {len(rows)} predictions are off by more than "
+                 f"{MOST_PERCENT:.0f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,411 @@
+#include "sim/ats.h"
+
+#include "plan/hold.h"
+#include "plan/partition.h"
+#include "plan/promote.h"
+#include "plan/schedule.h"
+#include "plan/sides.h"
+#include "plan/staging.h"
+#include "sim/graph.h"
+#include "sim/op_time.h"
+
+#include <stdlib.h>
+
+/* Places in staging memory begin at multiples of this, as on ggml's devices. */
+enum { STAGING_ALIGNMENT = 128 };
+
+/* A driver stages pageable copies up to this size at once and returns (CUDA documents it). */
+static const double MAX_STAGED_BYTES = 64 << 10;
+
+/* No action to wait for. */
+enum { NO_ACTION = -1 };
+
+struct emitter {
+    const struct ats_sim_setting *setting;
+    struct ats_sim_placement *placement;
+    const struct ats_model_pass *pass;
+    const struct ats_sim_routing *routing;
+    struct ats_sim_schedule *out;
+    bool ahead;
+    struct ats_sim_graph graph;
+    enum ats_side *sides; /* by operator */
+    struct ats_schedule schedule;
+    struct ats_staged *staged; /* promoted weights in the order of their first use, or held ones */
+    size_t n_staged;
+    bool holds;
+    size_t next;         /* promotion to be copied next */
+    int32_t *arrived;    /* by staged weight: the copy */
+    int32_t *done;       /* by split: the last action of the compute stream up to its end */
+    int32_t last_action; /* of the compute stream */
+    bool in_flight;      /* the host has not waited for it */
+    int32_t unit;
+};
+
+/* ---- memory ---- */
+
+static bool is_layer_weight(const struct ats_model *m, const struct ats_model_unit *u, uint32_t w)
+{
+    return u->role != ATS_ROLE_EMBEDDING && m->tensors[m->weights[u->first_weight + w]].layer >= 0;
+}
+
+uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute_bytes)
+{
+    enum { WEIGHTS_AT_ONCE = 2, MOST_OF_BUDGET = 3 };
+    const struct ats_model *m = s->model;
+    uint64_t total = compute_bytes;
+    uint64_t largest = 0;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const struct ats_model_unit *u = &m->units[i];
+        total += ats_model_state_bytes(u, s->n_ctx, s->ubatch);
+        for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
+            const uint64_t bytes = m->tensors[m->weights[u->first_weight + w]].bytes;
+            total += bytes;
+            largest = is_layer_weight(m, u, w) && bytes > largest ? bytes : largest;
+        }
+    }
+    const uint64_t most = s->vram_bytes / MOST_OF_BUDGET;
+    const uint64_t wanted = WEIGHTS_AT_ONCE * largest;
+    const uint64_t bytes = wanted < most ? wanted : most;
+    const uint64_t left = s->vram_bytes > compute_bytes ? s->vram_bytes - compute_bytes : 0;
+    return total <= s->vram_bytes || bytes > left ? 0 : bytes;
+}
+
+/* ---- what is decided ---- */
+
+/* Weights of layers in host memory, and nowhere else. Candidates are roots by the same index. */
+static void find_candidates(const struct emitter *e, bool *candidates)
+{
+    const struct ats_model *m = e->setting->model;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const struct ats_model_unit *u = &m->units[i];
+        for (uint32_t w = 0; w < u->n_weights && ats_model_rows(u, e->pass) > 0; w++) {
+            const int32_t t = m->weights[u->first_weight + w];
+            candidates[t] = is_layer_weight(m, u, w) && e->graph.roots[t].home == ATS_ON(ATS_HOST);
+        }
+    }
+}
+
+static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
+{
+    const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
+                                       .link_bytes_per_us =
+                                           ats_partition_default_costs.link_bytes_per_us,
+                                       .most_bytes = (size_t)(e->placement->staging_bytes / 2)};
+    size_t n = 0;
+    ats_promote(&e->graph.desc, &rule, candidates, chosen);
+    e->graph.desc.promoted_at_once = rule.most_bytes;
+    for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
+        e->graph.roots[r].promoted = chosen[r];
+        n += chosen[r];
+    }
+    return n;
+}
+
+static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
+{
+    const struct ats_model *m = e->setting->model;
+    struct ats_holdable *weights = calloc(m->n_weights + 1, sizeof(*weights));
+    bool *held = calloc(m->n_weights + 1, sizeof(*held));
+    const bool good = weights != NULL && held != NULL;
+    size_t n = 0;
+    for (size_t i = 0; good && i < m->n_weights; i++) { /* in the order of their use */
+        const struct ats_model_tensor *t = &m->tensors[m->weights[i]];
+        if (candidates[m->weights[i]]) {
+            weights[n++] = (struct ats_holdable){.name = t->name, .bytes = (size_t)t->bytes};
+        }
+    }
+    if (good) {
+        ats_hold(weights, n, (size_t)e->placement->staging_bytes, held);
+        n = 0;
+        for (size_t i = 0; i < m->n_weights; i++) {
+            const int32_t t = m->weights[i];
+            chosen[t] = candidates[t] && held[n++];
+            e->graph.roots[t].held = chosen[t];
+        }
+    }
+    free(weights);
+    free(held);
+    return good;
+}
+
+static bool choose_weights(struct emitter *e)
+{
+    const size_t n_roots = e->graph.desc.n_roots;
+    if (e->placement->staging_bytes == 0) {
+        return true;
+    }
+    bool *candidates = calloc(n_roots + 1, sizeof(*candidates));
+    bool *chosen = calloc(n_roots + 1, sizeof(*chosen));
+    bool good = candidates != NULL && chosen != NULL;
+    if (good) {
+        find_candidates(e, candidates);
+        e->holds = promote(e, candidates, chosen) == 0;
+        good = !e->holds || hold(e, candidates, chosen);
+    }
+    for (size_t r = 0; good && r < n_roots; r++) {
+        if (chosen[r]) {
+            e->graph.roots[r].home = ATS_ON(ATS_ACCEL);
+        }
+    }
+    free(candidates);
+    free(chosen);
+    return good;
+}
+
+/* Places in staging memory, for promoted weights or else for held ones. */
+static bool stage(struct emitter *e)
+{
+    e->staged = calloc(e->graph.desc.n_roots + 1, sizeof(*e->staged));
+    e->arrived = calloc(e->graph.desc.n_roots + 1, sizeof(*e->arrived));
+    if (e->staged == NULL || e->arrived == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < e->schedule.n_promotions; i++) {
+        const struct ats_promoted *p = &e->schedule.promotions[i];
+        e->staged[e->n_staged++] = (struct ats_staged){.root = p->root,
+                                                       .bytes = e->graph.roots[p->root].bytes,
+                                                       .first_split = p->first_split,
+                                                       .last_split = p->last_split};
+    }
+    for (uint32_t r = 0; r < e->graph.desc.n_roots && e->holds; r++) {
+        if (e->graph.roots[r].held) {
+            e->staged[e->n_staged++] = (struct ats_staged){
+                .root = r, .bytes = e->graph.roots[r].bytes, .last_split = UINT32_MAX};
+        }
+    }
+    return ats_staging_assign(e->staged, e->n_staged, (size_t)e->placement->staging_bytes,
+                              STAGING_ALIGNMENT);
+}
+
+static bool decide(struct emitter *e)
+{
+    const struct ats_rule rule = {.kind = ATS_RULE_FILL};
+    if (!ats_sim_graph_build(e->setting, e->placement, e->pass, &e->graph)) {
+        return false;
+    }
+    e->sides = calloc(e->graph.desc.n_ops + 1, sizeof(*e->sides));
+    e->done = calloc(e->graph.desc.n_ops + 1, sizeof(*e->done));
+    return e->sides != NULL && e->done != NULL && choose_weights(e) &&
+           ats_choose_sides(&e->graph.desc, &rule, 0, e->sides) &&
+           ats_schedule_build(&e->graph.desc, e->sides, &e->schedule) && stage(e);
+}
+
+/* ---- actions ---- */
+
+static int32_t add(struct emitter *e, struct ats_sim_action action)
+{
+    action.unit = e->unit;
+    const int32_t index = ats_sim_add(e->out, &action);
+    const bool queued =
+        action.kind == ATS_SIM_GPU || action.kind == ATS_SIM_COPY || action.kind == ATS_SIM_EVENT;
+    if (queued && action.queue == ATS_SIM_COMPUTE_STREAM) {
+        e->last_action = index;
+        e->in_flight = true;
+    }
+    return index;
+}
+
+static void begin_split(struct emitter *e)
+{
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_SPLIT});
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_HOST,
+                                   .us = e->setting->machine->overheads.split_us});
+}
+
+static void wait_for_accel(struct emitter *e)
+{
+    if (e->in_flight) {
+        add(e, (struct ats_sim_action){.kind = ATS_SIM_SYNC,
+                                       .queue = ATS_SIM_COMPUTE_STREAM,
+                                       .after = ATS_SIM_ALL,
+                                       .us = e->setting->machine->overheads.sync_us});
+        e->in_flight = false;
+    }
+}
+
+/* Inputs and activations, from or to pageable memory. */
+static void copy(struct emitter *e, uint32_t root, enum ats_side side)
+{
+    const double bytes = (double)e->graph.roots[root].bytes;
+    const bool staged = side == ATS_ACCEL && bytes <= MAX_STAGED_BYTES;
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
+                                   .queue = ATS_SIM_COMPUTE_STREAM,
+                                   .bytes = bytes,
+                                   .direction = side == ATS_ACCEL ? ATS_TO_DEVICE : ATS_TO_HOST,
+                                   .pageable = !staged,
+                                   .blocking = !staged});
+}
+
+static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
+                           enum ats_sim_queue queue)
+{
+    return add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
+                                          .queue = queue,
+                                          .bytes = (double)staged->bytes,
+                                          .direction = ATS_TO_DEVICE});
+}
+
+static void wait_on(struct emitter *e, enum ats_sim_queue queue, int32_t action)
+{
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_EVENT, .queue = queue, .after = action});
+}
+
+/* Copies whose places are free once the first `n_splits` splits are done. */
+static void copy_ahead(struct emitter *e, size_t n_splits)
+{
+    for (; e->next < e->n_staged; e->next++) {
+        const struct ats_staged *staged = &e->staged[e->next];
+        if (staged->after >= 0) {
+            const uint32_t split = e->staged[staged->after].last_split;
+            if (split >= n_splits) {
+                return;
+            }
+            if (e->done[split] != NO_ACTION) {
+                wait_on(e, ATS_SIM_TRANSFER_STREAM, e->done[split]);
+            }
+        }
+        e->arrived[e->next] = copy_weight(e, staged, ATS_SIM_TRANSFER_STREAM);
+    }
+}
+
+/* What is held comes as a whole before anything else runs. */
+static void fill_held(struct emitter *e)
+{
+    if (e->ahead) {
+        copy_ahead(e, 0);
+        wait_on(e, ATS_SIM_COMPUTE_STREAM, e->arrived[e->n_staged - 1]);
+        return;
+    }
+    for (size_t i = 0; i < e->n_staged; i++) {
+        copy_weight(e, &e->staged[i], ATS_SIM_COMPUTE_STREAM);
+    }
+}
+
+static void begin_promotions(struct emitter *e)
+{
+    if (e->n_staged == 0) {
+        return;
+    }
+    if (!e->holds && e->ahead) {
+        copy_ahead(e, 0);
+    } else if (e->holds && !e->placement->holds) {
+        fill_held(e);
+    }
+    e->placement->holds = e->holds;
+}
+
+/* What the split is the first to read is there in the order of the compute stream. */
+static void await_promotions(struct emitter *e, const struct ats_split *split)
+{
+    for (size_t i = split->first_promotion; i < split->first_promotion + split->n_promotions; i++) {
+        if (e->ahead) {
+            wait_on(e, ATS_SIM_COMPUTE_STREAM, e->arrived[i]);
+        } else {
+            copy_weight(e, &e->staged[i], ATS_SIM_COMPUTE_STREAM);
+        }
+    }
+}
+
+static void compute(struct emitter *e, const struct ats_split *split)
+{
+    const struct ats_model *m = e->setting->model;
+    for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++) {
+        const struct ats_sim_graph_op *source = &e->graph.sources[i];
+        struct ats_sim_action action;
+        e->unit = (int32_t)source->unit;
+        if (ats_sim_op_action(e->setting, &m->units[source->unit], &m->ops[source->op], e->pass,
+                              e->routing, split->side, &action)) {
+            add(e, action);
+        }
+    }
+}
+
+static void emit_split(struct emitter *e, size_t index)
+{
+    const struct ats_split *split = &e->schedule.splits[index];
+    begin_split(e);
+    for (uint32_t c = 0; c < split->n_copies; c++) {
+        copy(e, e->schedule.copies[split->first_copy + c], split->side);
+    }
+    if (split->side == ATS_HOST) {
+        wait_for_accel(e);
+    }
+    await_promotions(e, split);
+    compute(e, split);
+    e->done[index] = e->last_action;
+    if (!e->holds && e->ahead) {
+        copy_ahead(e, index + 1);
+    }
+}
+
+/* Inputs that the accelerator reads; those for the CPU are where it finds them. */
+static void bring_inputs(struct emitter *e)
+{
+    const size_t first = e->setting->model->n_tensors + e->setting->model->n_units;
+    for (size_t r = first; r < e->graph.desc.n_roots; r++) {
+        if ((e->schedule.needs[r] & ATS_ON(ATS_ACCEL)) != 0) {
+            copy(e, (uint32_t)r, ATS_ACCEL);
+        }
+    }
+}
+
+static void emit_pass(struct emitter *e)
+{
+    begin_split(e); /* llama.cpp's own: the embeddings are looked up on the CPU */
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_HOST,
+                                   .us = ats_sim_pass_host_us(e->setting, e->pass)});
+    bring_inputs(e);
+    begin_promotions(e);
+    for (size_t i = 0; i < e->schedule.n_splits; i++) {
+        emit_split(e, i);
+    }
+    if (e->pass->n_outputs > 0 && e->graph.desc.n_ops > 0 &&
+        e->sides[e->graph.desc.n_ops - 1] == ATS_ACCEL) {
+        copy(e, e->graph.logits, ATS_HOST);
+    }
+}
+
+static void emit(struct emitter *e)
+{
+    e->unit = -1;
+    e->last_action = NO_ACTION;
+    if (decide(e)) {
+        emit_pass(e);
+    } else {
+        e->out->failed = true;
+    }
+    ats_sim_graph_free(&e->graph);
+    ats_schedule_free(&e->schedule);
+    free(e->sides);
+    free(e->done);
+    free(e->staged);
+    free(e->arrived);
+}
+
+void ats_sim_schedule_in_order(const struct ats_sim_setting *setting,
+                               struct ats_sim_placement *placement,
+                               const struct ats_model_pass *pass,
+                               const struct ats_sim_routing *routing,
+                               struct ats_sim_schedule *schedule)
+{
+    struct emitter e = {.setting = setting,
+                        .placement = placement,
+                        .pass = pass,
+                        .routing = routing,
+                        .out = schedule};
+    emit(&e);
+}
+
+void ats_sim_schedule_ahead(const struct ats_sim_setting *setting,
+                            struct ats_sim_placement *placement, const struct ats_model_pass *pass,
+                            const struct ats_sim_routing *routing,
+                            struct ats_sim_schedule *schedule)
+{
+    struct emitter e = {.setting = setting,
+                        .placement = placement,
+                        .pass = pass,
+                        .routing = routing,
+                        .out = schedule,
+                        .ahead = true};
+    emit(&e);
+}

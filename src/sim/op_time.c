@@ -1,0 +1,50 @@
+#include "sim/op_time.h"
+
+bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
+                       const struct ats_model_op *op, const struct ats_model_pass *pass,
+                       const struct ats_sim_routing *routing, enum ats_side side,
+                       struct ats_sim_action *action)
+{
+    struct ats_op_shape shape = ats_model_shape(setting->model, unit, op, pass);
+    double read = shape.weight_bytes;
+    if (op->kind == ATS_COST_EXPERTS) {
+        shape.n_distinct = routing->distinct[unit->layer < 0 ? 0 : unit->layer];
+        read *= shape.n_distinct;
+    }
+    if (shape.kind == ATS_COST_NONE) {
+        return false;
+    }
+    if (side == ATS_HOST) {
+        shape.fused = false; /* ggml's CPU backend fuses next to nothing */
+        *action = (struct ats_sim_action){.kind = ATS_SIM_CPU,
+                                          .us = ats_cost_op_us(&setting->machine->cpu, &shape),
+                                          .bytes = read};
+        return true;
+    }
+    *action = (struct ats_sim_action){.kind = ATS_SIM_GPU,
+                                      .queue = ATS_SIM_COMPUTE_STREAM,
+                                      .us = ats_cost_op_us(&setting->machine->device, &shape),
+                                      .launch = !shape.fused};
+    return true;
+}
+
+/* The rows of the mask are those of the longest cache: layers with a window have one of their
+ * own, which is smaller. */
+static double mask_values(const struct ats_sim_setting *setting, const struct ats_model_pass *pass)
+{
+    double most = 0;
+    for (size_t i = 0; i < setting->model->n_units; i++) {
+        const double rows = (double)ats_model_cache_rows(&setting->model->units[i], pass);
+        most = rows > most ? rows : most;
+    }
+    return most * pass->n_tokens;
+}
+
+double ats_sim_pass_host_us(const struct ats_sim_setting *setting,
+                            const struct ats_model_pass *pass)
+{
+    const struct ats_sim_overheads *o = &setting->machine->overheads;
+    const double embeddings = (double)pass->n_tokens * setting->model->params.n_embd;
+    return o->graph_us +
+           1e-3 * (o->embedding_ns * embeddings + o->mask_ns * mask_values(setting, pass));
+}
