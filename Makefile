@@ -104,6 +104,11 @@ bench-predict: build ## `ats simulate` beside the last quick benchmark; ARGS="re
 	@$(environment)
 	python3 bench/compare/predict.py --build $(build) $(ARGS)
 
+.PHONY: bench-pcie
+bench-pcie: build ## what ATS gains by generation of PCIe, predicted for whole models (a minute)
+	@$(environment)
+	python3 bench/compare/pcie.py --build $(build)
+
 .PHONY: bench-bookkeeping
 bench-bookkeeping: build ## measure what our own bookkeeping takes per token
 	@$(environment)
