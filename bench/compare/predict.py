@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 import compare
+import driver
 import machine
 import stock
 
@@ -44,9 +45,9 @@ def policy_of(system, cell):
     way = cell["systems"][system].get("way")
     if way is None:
         return "layers", True
-    name, *rest = way.split(",")
-    if name == stock.REPACK:
+    if stock.is_repack(way):
         return None
+    name, *rest = way.split(",")
     return name.replace("ncmoe=", "n-cpu-moe="), "no-mmap" not in rest
 
 
@@ -75,7 +76,8 @@ class Simulator:
         command += [] if mapped else ["--no-mmap"]
         command += ["--fit-margin", f"{margin}M"] if policy == "fit" else []
         command += ["--cpu-gbps", self.cpu_gbps[m.model]] if m.model in self.cpu_gbps else []
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        environment = dict(os.environ, ATS_RIG_TYPE=m.rig_type)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             sys.exit(f"predict: {' '.join(command)}\n{done.stderr.strip()}")
         return json.loads(done.stdout)["results"][0]
@@ -90,6 +92,18 @@ class Simulator:
         return result["phases"][0]["tokens_per_s"]
 
 
+def machine_of(name, path, results, arguments):
+    """As the results say, if they do: "rig NAME, N MiB of VRAM"."""
+    text = results.get("models", {}).get(name, {}).get("machine", "")
+    said = re.match(r"rig (\S+), (\d+) MiB of VRAM", text)
+    rig, vram = (said.group(1), int(said.group(2)) << 20) if said else (None, None)
+    try:
+        return machine.Machine(name, path, f"models/{name}.json", compare.CONTEXT, "EMU0",
+                               arguments.build, rig=rig, vram=vram)
+    except driver.Failed as failure:
+        sys.exit(f"predict: {failure}")
+
+
 def rows_of(results, arguments, simulator):
     """[(model, phase, system, policy, measured, predicted)]"""
     rows = []
@@ -101,8 +115,7 @@ def rows_of(results, arguments, simulator):
             if not os.path.exists(path):
                 sys.exit(f"predict: {path} is not there; `make bench-quick` writes it, or name its "
                          "folder with --model-dir")
-            machines[name] = machine.Machine(name, path, f"models/{name}.json", compare.CONTEXT,
-                                             "EMU0")
+            machines[name] = machine_of(name, path, results, arguments)
         for system, measured in cell["systems"].items():
             policy = policy_of(system, cell)
             if policy is not None:
@@ -121,8 +134,8 @@ def main():
             results = json.load(f)
     except (OSError, ValueError) as error:
         sys.exit(f"predict: {arguments.results}: {error}; `make bench-quick` writes it")
-    if not results.get("emulated") or results["machine"] in machine.PLATFORMS:
-        sys.exit(f"predict: {arguments.results} is not of each model on its emulated rig")
+    if not results.get("emulated"):
+        sys.exit(f"predict: {arguments.results} is of a real device, not of an emulated rig")
     simulator = Simulator(arguments)
     rows = rows_of(results, arguments, simulator)
     print(f"{'model':<20}{'cell':<12}{'system':<11}{'policy':<22}{'measured':>9}{'predicted':>10}"
