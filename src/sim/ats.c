@@ -87,9 +87,10 @@ static void find_candidates(const struct emitter *e, bool *candidates)
 
 static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
 {
+    const struct ats_partition_costs *costs = &ats_partition_default_costs;
     const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
-                                       .link_bytes_per_us =
-                                           ats_partition_default_costs.link_bytes_per_us,
+                                       .copy_latency_us = costs->copy_latency_us,
+                                       .link_bytes_per_us = costs->link_bytes_per_us,
                                        .most_bytes = (size_t)(e->placement->staging_bytes / 2)};
     size_t n = 0;
     ats_promote(&e->graph.desc, &rule, candidates, chosen);
