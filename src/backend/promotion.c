@@ -22,8 +22,6 @@ static bool can_pass(const struct ats_location *location)
 
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description)
 {
-    /* one is read while the next is copied; most are smaller than the largest */
-    enum { WEIGHTS_AT_ONCE = 2, MOST_OF_BUDGET = 3 };
     struct ats_device *device = stream->device;
     if (device->config->promotion.kind == ATS_PROMOTE_NONE || stream->staging.buffer != NULL) {
         return;
@@ -44,9 +42,7 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
     if (largest == 0 || (fits && device->config->promotion.kind == ATS_PROMOTE_FASTER)) {
         return;
     }
-    size_t bytes = WEIGHTS_AT_ONCE * largest;
-    bytes =
-        bytes < device->vram_budget / MOST_OF_BUDGET ? bytes : device->vram_budget / MOST_OF_BUDGET;
+    const size_t bytes = ats_staging_size(largest, device->vram_budget);
     const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
     if (!ats_staging_take(stream, bytes < limit ? bytes : limit) && !device->told_no_staging) {
         device->told_no_staging = true;

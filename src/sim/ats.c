@@ -50,7 +50,6 @@ static bool is_layer_weight(const struct ats_model *m, const struct ats_model_un
 
 uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute_bytes)
 {
-    enum { WEIGHTS_AT_ONCE = 2, MOST_OF_BUDGET = 3 };
     const struct ats_model *m = s->model;
     uint64_t total = compute_bytes;
     uint64_t largest = 0;
@@ -63,9 +62,7 @@ uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute
             largest = is_layer_weight(m, u, w) && bytes > largest ? bytes : largest;
         }
     }
-    const uint64_t most = s->vram_bytes / MOST_OF_BUDGET;
-    const uint64_t wanted = WEIGHTS_AT_ONCE * largest;
-    const uint64_t bytes = wanted < most ? wanted : most;
+    const uint64_t bytes = ats_staging_size(largest, s->vram_bytes);
     const uint64_t left = s->vram_bytes > compute_bytes ? s->vram_bytes - compute_bytes : 0;
     return total <= s->vram_bytes || bytes > left ? 0 : bytes;
 }

@@ -38,6 +38,18 @@ static void test_by_hand(void **state)
     assert_int_equal(staged[3].after, 1);
 }
 
+static void test_size_by_hand(void **state)
+{
+    (void)state;
+    const size_t mib = (size_t)1 << 20;
+    assert_int_equal(ats_staging_size(100 * mib, 6144 * mib), 204 * mib);
+    assert_int_equal(ats_staging_size(1022 * mib, 6144 * mib), 2048 * mib);
+    assert_int_equal(ats_staging_size(1023 * mib, 6144 * mib), 2048 * mib); /* a third */
+    assert_int_equal(ats_staging_size(SIZE_MAX, 6144 * mib), 2048 * mib);
+    assert_int_equal(ats_staging_size(mib, 9 * mib), 3 * mib);
+    assert_int_equal(ats_staging_size(1, 0), 0);
+}
+
 static void test_what_does_not_fit(void **state)
 {
     (void)state;
@@ -222,9 +234,10 @@ static void test_slow_accelerator(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),      cmocka_unit_test(test_what_does_not_fit),
-        cmocka_unit_test(test_random_areas), cmocka_unit_test(test_rule_by_hand),
-        cmocka_unit_test(test_hold_by_hand), cmocka_unit_test(test_slow_accelerator),
+        cmocka_unit_test(test_by_hand),          cmocka_unit_test(test_what_does_not_fit),
+        cmocka_unit_test(test_size_by_hand),     cmocka_unit_test(test_random_areas),
+        cmocka_unit_test(test_rule_by_hand),     cmocka_unit_test(test_hold_by_hand),
+        cmocka_unit_test(test_slow_accelerator),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
