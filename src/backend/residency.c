@@ -294,6 +294,15 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
                         device->name, text);
     }
     ats_device_drain(device);
+    /* weights that pass through can stay where they are, compute memory cannot; that of the
+     * stream which asks is part of what it plans */
+    for (struct ats_stream *s = device->streams; s != NULL; s = s->next) {
+        if (s->accel != accel && s->staging.buffer != NULL &&
+            bytes > ats_device_vram_left(device)) {
+            ats_staging_release(s);
+            device->epoch++;
+        }
+    }
     size_t moved = 0;
     for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
         for (size_t i = 0; i < buffer->n_records; i++) {

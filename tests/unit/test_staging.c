@@ -46,7 +46,8 @@ static void test_size_by_hand(void **state)
     assert_int_equal(ats_staging_size(1022 * mib, 6144 * mib), 2048 * mib);
     assert_int_equal(ats_staging_size(1023 * mib, 6144 * mib), 2048 * mib); /* a third */
     assert_int_equal(ats_staging_size(SIZE_MAX, 6144 * mib), 2048 * mib);
-    assert_int_equal(ats_staging_size(mib, 9 * mib), 3 * mib);
+    assert_int_equal(ats_staging_size(mib, 64 * mib), 3 * mib); /* 1 MiB for the small ones */
+    assert_int_equal(ats_staging_size(mib, 3 * mib), mib);
     assert_int_equal(ats_staging_size(1, 0), 0);
 }
 
