@@ -65,7 +65,6 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
                       const bool *candidates, bool *chosen)
 {
     struct ats_promotion rule = stream->device->config->promotion;
-    rule.seed += stream->n_built;
     rule.copy_latency_us = ats_partition_default_costs.copy_latency_us;
     rule.link_bytes_per_us = ats_partition_default_costs.link_bytes_per_us;
     rule.most_bytes = stream->staging.size / 2;
@@ -117,8 +116,12 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
     bool *candidates = calloc(n_roots + 1, sizeof(*candidates));
     bool *chosen = calloc(n_roots + 1, sizeof(*chosen));
     bool ok = candidates != NULL && chosen != NULL;
+    const struct ats_promotion *rule = &stream->device->config->promotion;
     for (size_t r = 0; ok && r < n_roots; r++) {
-        candidates[r] = is_candidate(&description->locations[r]);
+        const struct ats_location *location = &description->locations[r];
+        candidates[r] = is_candidate(location) &&
+                        (rule->kind != ATS_PROMOTE_RANDOM ||
+                         ats_toss(rule->seed + stream->n_built, location->record->as_made.name));
     }
     if (ok && promote(stream, description, candidates, chosen) == 0) {
         ok = hold(stream, description, candidates, chosen);

@@ -135,9 +135,8 @@ static void place_fill(struct filler *f)
     }
 }
 
-/* A coin that depends on the seed and the tensor's name alone, so that a model is placed
- * alike in whatever order its tensors come. The hash is FNV-1a (Fowler, Noll, Vo). */
-static bool toss(uint64_t seed, const char *name)
+/* The hash is FNV-1a (Fowler, Noll, Vo). */
+bool ats_toss(uint64_t seed, const char *name)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (const char *c = name; *c != '\0'; c++) {
@@ -152,7 +151,7 @@ static void place_in_order(struct filler *f, const uint64_t *seed)
 {
     for (size_t i = 0; i < f->n; i++) {
         const struct ats_unit *unit = &f->units[i];
-        const bool wanted = seed == NULL || toss(*seed, unit->name);
+        const bool wanted = seed == NULL || ats_toss(*seed, unit->name);
         if (wanted && unit->accel_can && f->where[i] == ATS_WHERE_HOST && unit->bytes <= f->left) {
             f->where[i] = ATS_WHERE_VRAM;
             f->left -= unit->bytes;

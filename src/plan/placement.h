@@ -104,6 +104,10 @@ void ats_placement_table_free(struct ats_placement_table *table);
  * without an error text if `text` is none of these (it may be a file name). */
 bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *err);
 
+/* A coin that depends on the seed and the tensor's name alone, so that a model is treated alike in
+ * whatever order its tensors come. */
+bool ats_toss(uint64_t seed, const char *name);
+
 /* The layer that a tensor belongs to, by its name ("blk.7.ffn_up.weight",
  * "cache_k_l7"), or -1. */
 int ats_layer_of(const char *name);

@@ -1,7 +1,5 @@
 #include "plan/promote.h"
 
-#include "base/rng.h"
-
 /* The time of all operators that read `root`, on `side`. */
 static float readers_us(const struct ats_graph_desc *graph, size_t root, enum ats_side side)
 {
@@ -30,10 +28,8 @@ static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promo
 void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                  const bool *candidates, bool *promoted)
 {
-    struct ats_rng rng = {.state = rule->seed};
     for (size_t r = 0; r < graph->n_roots; r++) {
         const bool can = candidates[r] && graph->roots[r].bytes <= rule->most_bytes;
-        const bool coin = ats_rng_below(&rng, 2) == 0;
         switch (rule->kind) {
         case ATS_PROMOTE_NONE:
             promoted[r] = false;
@@ -42,10 +38,8 @@ void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion 
             promoted[r] = can && is_faster(graph, rule, r);
             break;
         case ATS_PROMOTE_ALL:
-            promoted[r] = can;
-            break;
         case ATS_PROMOTE_RANDOM:
-            promoted[r] = can && coin;
+            promoted[r] = can;
             break;
         }
     }

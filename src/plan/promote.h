@@ -21,12 +21,12 @@ enum ats_promotion_kind {
     ATS_PROMOTE_NONE,
     ATS_PROMOTE_FASTER, /* as above */
     ATS_PROMOTE_ALL,    /* whatever can be */
-    ATS_PROMOTE_RANDOM, /* a coin per weight: for tests */
+    ATS_PROMOTE_RANDOM, /* what the caller has drawn from the candidates: for tests */
 };
 
 struct ats_promotion {
     enum ats_promotion_kind kind;
-    uint64_t seed;           /* ATS_PROMOTE_RANDOM */
+    uint64_t seed;           /* ATS_PROMOTE_RANDOM: of the caller's draw */
     float copy_latency_us;   /* l */
     float link_bytes_per_us; /* B */
     size_t most_bytes;       /* larger weights are not promoted */
