@@ -23,7 +23,13 @@ static bool can_pass(const struct ats_location *location)
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description)
 {
     struct ats_device *device = stream->device;
-    if (device->config->promotion.kind == ATS_PROMOTE_NONE || stream->staging.buffer != NULL) {
+    const enum ats_promotion_kind kind = device->config->promotion.kind;
+    if (kind == ATS_PROMOTE_NONE || stream->staging.buffer != NULL) {
+        return;
+    }
+    /* copies from pageable memory gain little, and Vulkan, which has no other, is not proven:
+     * only on request */
+    if (kind != ATS_PROMOTE_ALL && !ats_device_can_pin(device)) {
         return;
     }
     size_t largest = 0;
@@ -39,7 +45,7 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
         largest = can_pass(location) && bytes > largest ? bytes : largest;
     }
     const bool fits = total <= ats_device_vram_left(device);
-    if (largest == 0 || (fits && device->config->promotion.kind == ATS_PROMOTE_FASTER)) {
+    if (largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }
     const size_t bytes = ats_staging_size(largest, device->vram_budget);

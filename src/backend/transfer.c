@@ -81,6 +81,11 @@ static void *accel_proc(const struct ats_device *device, const char *name)
     return ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device->accel), name);
 }
 
+bool ats_device_can_pin(const struct ats_device *device)
+{
+    return accel_proc(device, "ggml_backend_register_host_buffer") != NULL;
+}
+
 /* Adds the run of host weights that starts at records[first] to the list; returns the index behind
  * it. Neighbours whose pages meet are one run, because a page can be locked once. */
 static size_t add_run(struct ats_buffer *buffer, size_t first, size_t page)

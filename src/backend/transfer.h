@@ -53,6 +53,9 @@ void ats_staging_release(struct ats_stream *stream);
 /* The accelerator is lost: what the stream had there counts no more. Needs the write lock. */
 void ats_staging_give_up(struct ats_stream *stream);
 
+/* Whether the accelerator can page-lock memory that it has not allocated. */
+bool ats_device_can_pin(const struct ats_device *device);
+
 /* Makes copies of the buffer's host weights fast and asynchronous, if the accelerator can
  * page-lock memory that it has not allocated. Only runs of weights that live in host memory:
  * others may have given their pages back. Tried once per buffer; says so once if it cannot.
