@@ -60,7 +60,8 @@ on_random_sides() (
 )
 
 # The budget is what a run with enough VRAM used, less half of the weights. Where a program has
-# several contexts at a time, their compute memory may later move weights out of VRAM.
+# several contexts at a time, compute memory of a later one may move all weights out of VRAM, or
+# find no room, and leave the rest to the CPU: so both sides need not have worked.
 # shellcheck disable=SC2030,SC2031
 with_half_the_vram() (
     export ATS_PLACEMENT=fill
@@ -68,7 +69,8 @@ with_half_the_vram() (
     ATS_VRAM=$(($(counter used_bytes) - $(counter weights.vram.bytes) / 2))
     export ATS_VRAM
     run_one "$1"
-    expect_both_sides
+    [ "$(counter weights.host.tensors)" -gt 0 ] ||
+        fail "the budget left no weight in host memory: the run tests nothing"
 )
 
 # A list of tests. The first one also runs with half the VRAM.
