@@ -375,7 +375,7 @@ static void test_reads_see_what_one_memory_gives(void **state)
     for (uint64_t round = 0; round < 5000; round++) {
         run_random(round, false, &copies, &promotions);
     }
-    assert_true(copies > 5000 && promotions > 1000); /* else nothing was tested */
+    assert_true(copies > 4000 && promotions > 500); /* else nothing was tested */
 }
 
 static void test_alternating_sides(void **state)
@@ -386,7 +386,7 @@ static void test_alternating_sides(void **state)
     for (uint64_t round = 0; round < 2000; round++) {
         run_random(100000 + round, true, &copies, &promotions);
     }
-    assert_true(copies > 3000 && promotions > 200);
+    assert_true(copies > 2000 && promotions > 100);
 }
 
 static void test_one_side_needs_no_copy(void **state)
