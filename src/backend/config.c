@@ -83,6 +83,15 @@ static bool read_transfer(const char *text, struct ats_config *config, struct at
     return true;
 }
 
+static bool read_experts(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    if (strcmp(text, "whole") != 0 && strcmp(text, "slices") != 0) {
+        return ats_fail(err, "ATS_EXPERTS=%.200s is neither whole nor slices", text);
+    }
+    config->experts = text[0] == 's' ? ATS_EXPERTS_SLICES : ATS_EXPERTS_WHOLE;
+    return true;
+}
+
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one
  * side keeps it there. */
 static enum ats_promotion_kind promotion_of(enum ats_rule_kind rule)
@@ -121,6 +130,10 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         (struct ats_promotion){.kind = promotion_of(config->rule.kind), .seed = config->rule.seed};
     const char *promotion = value_of("ATS_PROMOTE");
     if (promotion != NULL && !read_promotion(promotion, config, err)) {
+        return false;
+    }
+    const char *experts = value_of("ATS_EXPERTS");
+    if (experts != NULL && !read_experts(experts, config, err)) {
         return false;
     }
     const char *transfer = value_of("ATS_TRANSFER");

@@ -1,5 +1,7 @@
 #include "backend/executor.h"
 
+#include "backend/experts_run.h"
+
 static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
 {
     return !ats_accel_failed(stream->accel, err);
@@ -7,7 +9,8 @@ static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
 
 static bool transfer_ok(struct ats_stream *stream, struct ats_error *err)
 {
-    return stream->staging.transfer == NULL || !ats_accel_failed(stream->staging.transfer, err);
+    return (stream->staging.transfer == NULL || !ats_accel_failed(stream->staging.transfer, err)) &&
+           (stream->experts.transfer == NULL || !ats_accel_failed(stream->experts.transfer, err));
 }
 
 static void wait_for_accel(struct ats_stream *stream)
@@ -134,6 +137,9 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     if (!split->computes) {
         return GGML_STATUS_SUCCESS;
     }
+    if (split->experts != NULL) {
+        return ats_experts_run(stream, split->experts);
+    }
     ats_promotions_await(stream, plan, (size_t)(split - plan->splits));
     struct ggml_cgraph graph = split->graph;
     if (split->side == ATS_ACCEL) {
@@ -178,6 +184,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         return GGML_STATUS_FAILED; /* nothing has run, so nothing has a new state */
     }
     enum ggml_status status = GGML_STATUS_SUCCESS;
+    ats_experts_refresh(stream);
     ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
         status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
@@ -198,6 +205,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         ats_fail(err, "a backend could not compute its part of the graph");
     }
     ats_promotions_keep(stream, plan, status == GGML_STATUS_SUCCESS);
+    ats_experts_keep(stream, status == GGML_STATUS_SUCCESS);
     if (!leave_final_state(stream->device, plan) && status == GGML_STATUS_SUCCESS) {
         ats_fail(err, "out of memory");
         status = GGML_STATUS_ALLOC_FAILED;

@@ -182,7 +182,7 @@ static bool decide(struct emitter *e)
         return false;
     }
     e->sides = calloc(e->graph.desc.n_ops + 1, sizeof(*e->sides));
-    e->done = calloc(e->graph.desc.n_ops + 1, sizeof(*e->done));
+    e->done = calloc(2 * e->graph.desc.n_ops + 1, sizeof(*e->done));
     return e->sides != NULL && e->done != NULL && choose_weights(e) &&
            ats_choose_sides(&e->graph.desc, &rule, 0, e->sides) &&
            ats_schedule_build(&e->graph.desc, e->sides, &e->schedule) && stage(e);
