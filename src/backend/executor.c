@@ -128,7 +128,7 @@ static bool bring_externals(struct ats_stream *stream, const struct ats_graph_pl
 
 /* Views need no place in a stream, and no weight. */
 static enum ggml_status run_split(struct ats_stream *stream, const struct ats_graph_plan *plan,
-                                  const struct ats_plan_split *split)
+                                  const struct ats_plan_split *split, struct ats_error *err)
 {
     for (size_t c = 0; c < split->n_copies; c++) {
         const struct ats_transfer *transfer = &plan->copies[split->first_copy + c];
@@ -138,7 +138,7 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
         return GGML_STATUS_SUCCESS;
     }
     if (split->experts != NULL) {
-        return ats_experts_run(stream, split->experts);
+        return ats_experts_run(stream, split->experts, err);
     }
     ats_promotions_await(stream, plan, (size_t)(split - plan->splits));
     struct ggml_cgraph graph = split->graph;
@@ -149,6 +149,10 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     /* copies to this split must have arrived; and memory that the accelerator still
      * reads or writes may be the allocator's to reuse */
     wait_for_accel(stream);
+    if (stream->reports_errors && !accel_ok(stream, err)) {
+        /* ids that did not arrive would be indices out of range */
+        return GGML_STATUS_FAILED;
+    }
     return ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
 }
 
@@ -187,7 +191,8 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
     ats_experts_refresh(stream);
     ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
-        status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
+        status =
+            aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i], err);
         if (status == GGML_STATUS_SUCCESS) {
             ats_promotions_advance(stream, plan, i);
         }

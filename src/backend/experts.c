@@ -128,7 +128,48 @@ void ats_experts_want(struct ats_stream *stream, const struct ats_description *d
     }
 }
 
+/* Whether the graph has weights or state without a home. */
+static bool brings_something(const struct ats_description *d)
+{
+    for (size_t r = 0; r < d->graph.n_roots; r++) {
+        const struct ats_location *location = &d->locations[r];
+        if (location->record != NULL && location->record->home == 0 && !location->is_node &&
+            location->first_use != SIZE_MAX &&
+            (location->written ||
+             location->record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void ats_experts_make_way(struct ats_stream *stream, const struct ats_description *description)
+{
+    struct ats_device *device = stream->device;
+    if (!brings_something(description)) {
+        return;
+    }
+    for (struct ats_stream *s = device->streams; s != NULL; s = s->next) {
+        if (s->experts.exchange != NULL) {
+            ats_device_drain(device);
+            ats_experts_release(s);
+            device->epoch++;
+        }
+    }
+}
+
 /* ---- slots ---- */
+
+/* Whether the store's part is of that weight, and not of one that was at its address before. */
+static bool is_part(const struct ats_expert_store *store, uint32_t part,
+                    const struct ats_record *weight)
+{
+    const struct ggml_tensor *made = &weight->as_made;
+    const struct ggml_tensor *mine = &store->in_vram[part];
+    return store->weights[part] == weight && made->type == mine->type &&
+           made->ne[0] == mine->ne[0] && made->ne[1] == mine->ne[1] &&
+           made->ne[2] == store->slots.n_experts;
+}
 
 static bool is_of(const struct ats_expert_store *store, const struct parts *parts)
 {
@@ -136,11 +177,7 @@ static bool is_of(const struct ats_expert_store *store, const struct parts *part
         return false;
     }
     for (uint32_t p = 0; p < parts->n_weights; p++) {
-        const struct ggml_tensor *made = &parts->weights[p]->as_made;
-        const struct ggml_tensor *mine = &store->in_vram[p];
-        if (store->weights[p] != parts->weights[p] || made->type != mine->type ||
-            made->ne[0] != mine->ne[0] || made->ne[1] != mine->ne[1] ||
-            made->ne[2] != store->slots.n_experts) {
+        if (!is_part(store, p, parts->weights[p])) {
             return false;
         }
     }
@@ -167,6 +204,21 @@ struct ats_expert_store *ats_experts_store(const struct ats_stream *stream,
     return list_parts(description, cgraph, region, &parts) ? find_store(stream, &parts) : NULL;
 }
 
+struct ats_expert_store *ats_experts_store_of(const struct ats_stream *stream,
+                                              const struct ats_record *weight, uint32_t *part)
+{
+    for (size_t i = 0; i < stream->experts.n_stores; i++) {
+        struct ats_expert_store *store = stream->experts.stores[i];
+        for (uint32_t p = 0; p < store->slots.n_parts; p++) {
+            if (is_part(store, p, weight)) {
+                *part = p;
+                return store;
+            }
+        }
+    }
+    return NULL;
+}
+
 /* A weight with n_slots matrices, without a place. */
 static struct ggml_tensor shaped(const struct ats_record *weight, int32_t n_slots)
 {
@@ -184,6 +236,18 @@ static struct ggml_tensor shaped(const struct ats_record *weight, int32_t n_slot
     return tensor;
 }
 
+static size_t round_up(size_t n, size_t alignment)
+{
+    return (n + alignment - 1) / alignment * alignment;
+}
+
+static size_t list_bytes(const struct ats_device *device, int32_t n_slots)
+{
+    return round_up((size_t)n_slots * sizeof(int32_t),
+                    ggml_backend_buft_get_alignment(device->accel_buffer_type));
+}
+
+/* What a layer's slots take in VRAM. */
 static size_t slots_bytes(const struct ats_device *device, const struct parts *parts,
                           int32_t n_slots)
 {
@@ -192,7 +256,7 @@ static size_t slots_bytes(const struct ats_device *device, const struct parts *p
         const struct ggml_tensor tensor = shaped(parts->weights[p], n_slots);
         bytes += ats_vram_bytes(device, &tensor);
     }
-    return bytes;
+    return bytes + list_bytes(device, n_slots);
 }
 
 static void free_store(struct ats_device *device, struct ats_expert_store *store)
@@ -207,6 +271,7 @@ static void free_store(struct ats_device *device, struct ats_expert_store *store
         ggml_backend_buffer_free(store->buffer);
     }
     device->vram_used -= store->bytes;
+    free(store->places);
     ats_expert_slots_free(&store->slots);
     free(store);
 }
@@ -233,7 +298,17 @@ static bool settle_store(struct ats_device *device, struct ats_expert_store *sto
         at += ats_vram_bytes(device, &store->in_vram[p]);
         ats_buffer_pin(parts->weights[p]->buffer);
     }
-    return true;
+    store->list = (struct ggml_tensor){.type = GGML_TYPE_I32,
+                                       .buffer = store->buffer,
+                                       .ne = {n_slots, 1, 1, 1},
+                                       .op = GGML_OP_NONE,
+                                       .data = at};
+    store->list.nb[0] = sizeof(int32_t);
+    for (int d = 1; d < GGML_MAX_DIMS; d++) {
+        store->list.nb[d] = sizeof(int32_t) * (size_t)n_slots;
+    }
+    store->places = calloc((size_t)n_slots, sizeof(*store->places));
+    return store->places != NULL;
 }
 
 static struct ats_expert_store *make_store(struct ats_stream *stream, const struct parts *parts,
@@ -283,11 +358,6 @@ static bool fill_store(struct ats_stream *stream, struct ats_expert_store *store
 
 /* ---- taking ---- */
 
-static size_t round_up(size_t n, size_t alignment)
-{
-    return (n + alignment - 1) / alignment * alignment;
-}
-
 size_t ats_experts_list_stride(const struct ats_device *device)
 {
     return round_up(ATS_EXPERT_MOST_USED * sizeof(int32_t),
@@ -302,13 +372,17 @@ static size_t exchange_bytes(const struct ats_device *device, const struct parts
 
 static void start_transfer_stream(struct ats_stream *stream)
 {
-    ggml_backend_event_t probe = NULL;
+    struct ats_experts *experts = &stream->experts;
     if (stream->device->config->transfer == ATS_TRANSFER_ASYNC) {
-        probe = ggml_backend_event_new(stream->device->accel);
+        experts->idle = ggml_backend_event_new(stream->device->accel);
     }
-    if (probe != NULL) {
-        ggml_backend_event_free(probe);
-        stream->experts.transfer = ggml_backend_dev_init(stream->device->accel, NULL);
+    if (experts->idle == NULL) {
+        return;
+    }
+    experts->transfer = ggml_backend_dev_init(stream->device->accel, NULL);
+    if (experts->transfer == NULL) {
+        ggml_backend_event_free(experts->idle);
+        experts->idle = NULL;
     }
 }
 
@@ -382,7 +456,7 @@ static bool is_waiting(const struct ats_stream *stream, const struct parts *part
            can_reorder(stream->device, parts);
 }
 
-/* As many slots as the budget has for the layer; fewer at random where placement is. */
+/* As many slots as the budget has for the layer; where placement is random, at random, not all. */
 static int32_t count_slots(const struct ats_device *device, const struct parts *parts,
                            int32_t affordable)
 {
@@ -391,8 +465,8 @@ static int32_t count_slots(const struct ats_device *device, const struct parts *
         return affordable;
     }
     struct ats_rng rng = {.state = rule->seed ^ parts->weights[0]->begin};
-    const int32_t drawn =
-        1 + (int32_t)ats_rng_below(&rng, (uint64_t)parts->weights[0]->as_made.ne[2]);
+    const int64_t others = parts->weights[0]->as_made.ne[2] - 1;
+    const int32_t drawn = 1 + (others > 0 ? (int32_t)ats_rng_below(&rng, (uint64_t)others) : 0);
     return drawn < affordable ? drawn : affordable;
 }
 
@@ -435,7 +509,7 @@ static size_t padding_bytes(const struct ats_device *device, const struct waitin
     size_t bytes = 0;
     for (size_t i = 0; i < w->n; i++) {
         bytes += slots_bytes(device, &w->parts[i], 1) - w->layers[i].expert_bytes +
-                 w->parts[i].n_weights * alignment;
+                 w->parts[i].n_weights * alignment + list_bytes(device, w->layers[i].n_experts);
     }
     return bytes;
 }
@@ -553,6 +627,7 @@ void ats_experts_release(struct ats_stream *stream)
     }
     if (experts->transfer != NULL) {
         ggml_backend_free(experts->transfer);
+        ggml_backend_event_free(experts->idle);
     }
     *experts = (struct ats_experts){0};
 }
@@ -575,6 +650,7 @@ static void empty_slots(struct ats_stream *stream)
 {
     for (size_t i = 0; i < stream->experts.n_stores; i++) {
         ats_expert_slots_empty(&stream->experts.stores[i]->slots);
+        stream->experts.stores[i]->listed_on = NULL;
     }
 }
 
@@ -603,6 +679,7 @@ void ats_experts_admit(struct ats_stream *stream, struct ats_expert_store *store
         device->counters.copied_to_accel_bytes += bytes;
         device->counters.expert_bytes += bytes;
         stream->in_flight = stream->in_flight || backend == stream->accel;
+        store->listed_on = NULL;
         whole = whole || copy.last;
     }
     if (whole && store->arrived != NULL) {

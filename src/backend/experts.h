@@ -35,12 +35,16 @@ struct ats_expert_store {
     size_t bytes;
     ggml_backend_event_t arrived; /* NULL: copies run in order */
     bool fresh;                   /* copied to since readers waited for `arrived` */
+    struct ggml_tensor list;      /* in VRAM: what ats_expert_slots_list says (experts_fill.h) */
+    int32_t *places;              /* the same in host memory */
+    ggml_backend_t listed_on;     /* the stream in whose order it is there; NULL: it is old */
 };
 
 struct ats_experts {
     struct ats_expert_store **stores;
     size_t n_stores;
     ggml_backend_t transfer;        /* NULL: copies run on the compute stream */
+    ggml_backend_event_t idle;      /* with a transfer stream: what it was given is done */
     ggml_backend_buffer_t exchange; /* ids and results on their way; NULL: nothing taken */
     char *exchange_base;
     size_t exchange_bytes;
@@ -53,6 +57,10 @@ struct ats_experts {
 /* The regions of a graph; the caller frees them. False: out of memory. */
 bool ats_experts_find(const struct ats_description *description, const struct ggml_cgraph *cgraph,
                       struct ats_expert_region **regions, size_t *n_regions);
+
+/* Before what the graph brings is placed: gives all slots of the device back if there is any, so
+ * that it finds the VRAM that slots would only have taken because it was not known yet. */
+void ats_experts_make_way(struct ats_stream *stream, const struct ats_description *description);
 
 /* Marks the records of weights that are to live in slots, before they are placed: those of all
  * regions if not all that is to be placed fits, and the configuration wants slices. */
@@ -71,6 +79,10 @@ void ats_experts_take(struct ats_stream *stream, const struct ats_description *d
 void ats_experts_mark(struct ats_stream *stream, struct ats_description *description,
                       const struct ggml_cgraph *cgraph, const struct ats_expert_region *regions,
                       size_t n_regions);
+
+/* The store that holds experts of the weight, and which part of them it is; or NULL. */
+struct ats_expert_store *ats_experts_store_of(const struct ats_stream *stream,
+                                              const struct ats_record *weight, uint32_t *part);
 
 /* The store of a region's layer, or NULL. */
 struct ats_expert_store *ats_experts_store(const struct ats_stream *stream,

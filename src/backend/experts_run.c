@@ -1,19 +1,18 @@
 #include "backend/experts_run.h"
 
+#include "backend/residency.h"
 #include "backend/stream.h"
 
 #include <string.h>
 
 /* What a token's ids say, in host memory. False: they are no experts of this layer. */
-static bool read_ids(const struct ats_stream *stream, const struct ats_expert_run *run,
-                     int32_t *experts)
+static bool read_ids(const struct ats_expert_run *run, int32_t *experts, struct ats_error *err)
 {
     for (uint32_t i = 0; i < run->n_used; i++) {
         memcpy(&experts[i], (const char *)run->ids->data + i * run->ids->nb[0], sizeof(int32_t));
         if (experts[i] < 0 || experts[i] >= run->store->slots.n_experts) {
-            ats_log_error("%s: %s names expert %d of %d\n", stream->device->name, run->ids->name,
-                          (int)experts[i], (int)run->store->slots.n_experts);
-            return false;
+            return ats_fail(err, "%s names expert %d of %d", run->ids->name, (int)experts[i],
+                            (int)run->store->slots.n_experts);
         }
     }
     return true;
@@ -77,7 +76,8 @@ static enum ggml_status compute_misses(struct ats_stream *stream, struct ats_exp
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_run *run)
+enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_run *run,
+                                 struct ats_error *err)
 {
     int32_t experts[ATS_EXPERT_MOST_USED];
     struct ats_expert_columns columns;
@@ -86,7 +86,8 @@ enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_ru
         ggml_backend_synchronize(stream->accel);
         stream->in_flight = false;
     }
-    if (!read_ids(stream, run, experts)) {
+    if ((stream->reports_errors && ats_accel_failed(stream->accel, err)) ||
+        !read_ids(run, experts, err)) {
         return GGML_STATUS_FAILED;
     }
     ats_expert_slots_use(&run->store->slots, experts, run->n_used, &columns);

@@ -8,7 +8,9 @@
 
 #include "backend/experts_graph.h"
 
-/* Needs the device's read lock. The accelerator may still work on return. */
-enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_run *run);
+/* Needs the device's read lock. The accelerator may still work on return. If it fails, the error
+ * may say why. */
+enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_run *run,
+                                 struct ats_error *err);
 
 #endif

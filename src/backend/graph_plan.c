@@ -1,5 +1,6 @@
 #include "backend/graph_plan.h"
 
+#include "backend/experts_fill.h"
 #include "backend/place.h"
 #include "backend/promotion.h"
 #include "backend/residency.h"
@@ -216,10 +217,13 @@ static bool fill_promotions(struct builder *b)
     for (size_t i = 0; i < b->n_staged; i++) {
         const struct ats_staged *staged = &b->staged[i];
         const struct ats_location *location = &b->description.locations[staged->root];
+        const struct ggml_tensor accel =
+            ats_raw_tensor(location->staging, location->staged, staged->bytes);
         plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){
             .record = location->record,
-            .accel = ats_raw_tensor(location->staging, location->staged, staged->bytes),
+            .accel = accel,
             .padding = staged->bytes - location->record->bytes,
+            .fill = ats_expert_fill_make(b->stream, location->record, &accel),
             .after_split = staged->after == ATS_STAGED_AT_ONCE
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
@@ -352,6 +356,7 @@ static bool decide(struct builder *b, bool without_accel)
         use_accel = false;
     }
     if (use_accel) {
+        ats_experts_make_way(b->stream, &b->description);
         ats_promotion_reserve(b->stream, &b->description);
         ats_experts_want(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
     } else {
@@ -440,6 +445,9 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
         ats_expert_run_free(&plan->regions[i]);
     }
     free(plan->regions);
+    for (size_t i = 0; i < plan->n_promotions; i++) {
+        ats_expert_fill_free(plan->promotions[i].fill);
+    }
     free(plan->promotions);
     free(plan->host_nodes);
     free(plan->externals);

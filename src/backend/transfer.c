@@ -1,5 +1,6 @@
 #include "backend/transfer.h"
 
+#include "backend/experts_fill.h"
 #include "backend/graph_plan.h"
 #include "backend/residency.h"
 
@@ -212,16 +213,20 @@ static void copy_in(struct ats_stream *stream, const struct ats_promotion_step *
 {
     struct ats_device *device = stream->device;
     struct ggml_tensor accel = step->accel;
-    ggml_backend_tensor_set_async(backend, &accel, ats_record_host(step->record), 0,
-                                  step->record->bytes);
+    size_t crossed = step->record->bytes;
+    if (step->fill != NULL) {
+        crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
+    } else {
+        ggml_backend_tensor_set_async(backend, &accel, ats_record_host(step->record), 0, crossed);
+    }
     for (size_t done = 0; done < step->padding;) {
         const size_t left = step->padding - done;
         const size_t n = left < sizeof(zeros) ? left : sizeof(zeros);
         ggml_backend_tensor_set_async(backend, &accel, zeros, step->record->bytes + done, n);
         done += n;
     }
-    device->counters.copied_to_accel_bytes += step->record->bytes;
-    device->counters.promoted_bytes += step->record->bytes;
+    device->counters.copied_to_accel_bytes += crossed;
+    device->counters.promoted_bytes += crossed;
 }
 
 static bool is_armed(const struct ats_graph_plan *plan)
@@ -290,6 +295,7 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     area->held = 0;
     area->generation = generation;
     area->next = 0;
+    ats_expert_fill_begin(stream, is_armed(plan) ? area->transfer : stream->accel);
     if (is_armed(plan)) {
         if (!stream->in_flight) {
             recycle_events(plan);

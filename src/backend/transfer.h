@@ -23,10 +23,11 @@ enum { ATS_NO_SPLIT = -1 };
 
 /* One weight on its way through staging memory. */
 struct ats_promotion_step {
-    struct ats_record *record; /* borrowed; the plan is void before the record goes */
-    struct ggml_tensor accel;  /* its bytes in staging memory, padding included */
-    size_t padding;            /* bytes behind the weight's own that the accelerator reads too */
-    int32_t after_split;       /* split that must be done first, or ATS_NO_SPLIT */
+    struct ats_record *record;    /* borrowed; the plan is void before the record goes */
+    struct ggml_tensor accel;     /* its bytes in staging memory, padding included */
+    size_t padding;               /* bytes behind the weight's own that the accelerator reads too */
+    struct ats_expert_fill *fill; /* some of it is in slots (experts_fill.h); or NULL */
+    int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
     ggml_backend_event_t
         arrived; /* owned by the plan; NULL: copied in order, nothing to wait for */
 };

@@ -213,6 +213,42 @@ bool ats_expert_slots_next(struct ats_expert_slots *slots, struct ats_expert_cop
     return true;
 }
 
+/* ---- using a whole weight ---- */
+
+int32_t ats_expert_slots_list(const struct ats_expert_slots *slots, int32_t *places)
+{
+    int32_t n = 0;
+    int32_t absent = 0; /* no expert before it is both absent and without a slot's bytes */
+    for (int32_t s = 0; s < slots->n_slots; s++) {
+        if (slots->expert_of[s] != ATS_EXPERT_NONE) {
+            places[s] = slots->expert_of[s];
+            n++;
+            continue;
+        }
+        while (slots->slot_of[absent] != ATS_EXPERT_NONE) {
+            absent++;
+        }
+        places[s] = absent++;
+    }
+    return n;
+}
+
+bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int32_t *first,
+                          int32_t *n)
+{
+    int32_t begin = *first;
+    while (begin < slots->n_experts && slots->slot_of[begin] != ATS_EXPERT_NONE) {
+        begin++;
+    }
+    int32_t end = begin; /* behind the last expert of the run */
+    for (int32_t e = begin; e < slots->n_experts && e - end <= gap; e++) {
+        end = slots->slot_of[e] == ATS_EXPERT_NONE ? e + 1 : end;
+    }
+    *first = begin;
+    *n = end - begin;
+    return *n > 0;
+}
+
 /* ---- division of VRAM ---- */
 
 static size_t size_of(const struct ats_expert_layer *layer)

@@ -102,6 +102,21 @@ void ats_expert_slots_use(struct ats_expert_slots *slots, const int32_t *experts
  * the latest token. */
 bool ats_expert_slots_next(struct ats_expert_slots *slots, struct ats_expert_copy *copy);
 
+/* ---- using a whole weight ---- */
+
+/* What a copy of a whole weight takes from slots: writes for each slot the expert whose place its
+ * bytes go to. An empty slot goes to the place of an expert that no slot holds, a different one
+ * each: copied from host memory afterwards, it is right in the end. Returns how many experts there
+ * are. */
+int32_t ats_expert_slots_list(const struct ats_expert_slots *slots, int32_t *places);
+
+/* The next run of experts, at `*first` or behind, that come from host memory: sets *first and *n.
+ * Runs that are at most `gap` experts apart are one. False: there are none. */
+bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int32_t *first,
+                          int32_t *n);
+
+/* ---- division of VRAM ---- */
+
 /* A layer that wants slots. */
 struct ats_expert_layer {
     int32_t n_experts;
