@@ -140,7 +140,9 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     if (split->experts != NULL) {
         return ats_experts_run(stream, split->experts, err);
     }
-    ats_promotions_await(stream, plan, (size_t)(split - plan->splits));
+    if (!ats_promotions_await(stream, plan, (size_t)(split - plan->splits))) {
+        return GGML_STATUS_FAILED;
+    }
     struct ggml_cgraph graph = split->graph;
     if (split->side == ATS_ACCEL) {
         stream->in_flight = true;

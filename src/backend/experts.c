@@ -271,7 +271,6 @@ static void free_store(struct ats_device *device, struct ats_expert_store *store
         ggml_backend_buffer_free(store->buffer);
     }
     device->vram_used -= store->bytes;
-    free(store->places);
     ats_expert_slots_free(&store->slots);
     free(store);
 }
@@ -307,8 +306,7 @@ static bool settle_store(struct ats_device *device, struct ats_expert_store *sto
     for (int d = 1; d < GGML_MAX_DIMS; d++) {
         store->list.nb[d] = sizeof(int32_t) * (size_t)n_slots;
     }
-    store->places = calloc((size_t)n_slots, sizeof(*store->places));
-    return store->places != NULL;
+    return true;
 }
 
 static struct ats_expert_store *make_store(struct ats_stream *stream, const struct parts *parts,
@@ -650,7 +648,7 @@ static void empty_slots(struct ats_stream *stream)
 {
     for (size_t i = 0; i < stream->experts.n_stores; i++) {
         ats_expert_slots_empty(&stream->experts.stores[i]->slots);
-        stream->experts.stores[i]->listed_on = NULL;
+        stream->experts.stores[i]->listed = false;
     }
 }
 
@@ -663,14 +661,15 @@ void ats_experts_refresh(struct ats_stream *stream)
     }
 }
 
-void ats_experts_admit(struct ats_stream *stream, struct ats_expert_store *store)
+static void order(struct ats_stream *stream, struct ats_expert_store *store,
+                  bool (*next)(struct ats_expert_slots *slots, struct ats_expert_copy *copy))
 {
     struct ats_device *device = stream->device;
     ggml_backend_t backend =
         stream->experts.transfer != NULL ? stream->experts.transfer : stream->accel;
     struct ats_expert_copy copy;
     bool whole = false;
-    while (ats_expert_slots_next(&store->slots, &copy)) {
+    while (next(&store->slots, &copy)) {
         const size_t bytes = store->slots.part_bytes[copy.part];
         const char *host = ats_record_host(store->weights[copy.part]);
         ggml_backend_tensor_set_async(backend, &store->in_vram[copy.part],
@@ -679,13 +678,23 @@ void ats_experts_admit(struct ats_stream *stream, struct ats_expert_store *store
         device->counters.copied_to_accel_bytes += bytes;
         device->counters.expert_bytes += bytes;
         stream->in_flight = stream->in_flight || backend == stream->accel;
-        store->listed_on = NULL;
+        store->listed = false;
         whole = whole || copy.last;
     }
     if (whole && store->arrived != NULL) {
         ggml_backend_event_record(store->arrived, backend);
         store->fresh = true;
     }
+}
+
+void ats_experts_admit(struct ats_stream *stream, struct ats_expert_store *store)
+{
+    order(stream, store, ats_expert_slots_next);
+}
+
+void ats_experts_finish(struct ats_stream *stream, struct ats_expert_store *store)
+{
+    order(stream, store, ats_expert_slots_finish);
 }
 
 void ats_experts_keep(struct ats_stream *stream, bool well)

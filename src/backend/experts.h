@@ -35,9 +35,9 @@ struct ats_expert_store {
     size_t bytes;
     ggml_backend_event_t arrived; /* NULL: copies run in order */
     bool fresh;                   /* copied to since readers waited for `arrived` */
-    struct ggml_tensor list;      /* in VRAM: what ats_expert_slots_list says (experts_fill.h) */
-    int32_t *places;              /* the same in host memory */
-    ggml_backend_t listed_on;     /* the stream in whose order it is there; NULL: it is old */
+    struct ggml_tensor list;      /* in VRAM: the expert of each slot (experts_fill.h) */
+    bool listed;                  /* it has been sent as it is now */
+    bool serves;                  /* this pass takes experts from slots for whole weights */
 };
 
 struct ats_experts {
@@ -103,6 +103,9 @@ void ats_experts_refresh(struct ats_stream *stream);
 
 /* Orders the copies that the credit of the layer allows. */
 void ats_experts_admit(struct ats_stream *stream, struct ats_expert_store *store);
+
+/* Orders what is missing of the expert that is on its way. */
+void ats_experts_finish(struct ats_stream *stream, struct ats_expert_store *store);
 
 /* Notes whether a pass went well; if not, nobody knows what slots hold. */
 void ats_experts_keep(struct ats_stream *stream, bool well);

@@ -2,7 +2,6 @@
 
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
-#include "plan/partition.h"
 
 #include <stdlib.h>
 
@@ -78,53 +77,51 @@ void ats_expert_fill_free(struct ats_expert_fill *fill)
     }
 }
 
-void ats_expert_fill_begin(struct ats_stream *stream, ggml_backend_t backend)
+void ats_expert_fill_begin(struct ats_stream *stream)
 {
-    if (stream->experts.transfer != NULL) {
-        ggml_backend_event_record(stream->experts.idle, stream->experts.transfer);
-        ggml_backend_event_wait(backend, stream->experts.idle);
+    struct ats_experts *experts = &stream->experts;
+    for (size_t i = 0; i < experts->n_stores; i++) {
+        ats_experts_finish(stream, experts->stores[i]);
+        experts->stores[i]->serves = ats_expert_slots_full(&experts->stores[i]->slots);
+    }
+    if (experts->transfer != NULL) {
+        ggml_backend_event_record(experts->idle, experts->transfer);
+        ggml_backend_event_wait(stream->accel, experts->idle);
     }
 }
 
-/* Puts what is in slots to its places. False: nothing is there. */
-static bool scatter(struct ats_expert_fill *fill, ggml_backend_t backend)
-{
-    struct ats_expert_store *store = fill->store;
-    if (store->listed_on != backend) {
-        if (ats_expert_slots_list(&store->slots, store->places) == 0) {
-            return false;
-        }
-        ggml_backend_tensor_set_async(backend, &store->list, store->places, 0,
-                                      (size_t)store->slots.n_slots * sizeof(int32_t));
-        store->listed_on = backend;
-    }
-    return ggml_backend_graph_compute_async(backend, &fill->graph) == GGML_STATUS_SUCCESS;
-}
-
-/* How many experts may lie between two runs: to copy them too takes no longer than another copy. */
-static int32_t widest_gap(const struct ats_expert_fill *fill)
-{
-    const float bytes =
-        ats_partition_default_costs.copy_latency_us * ats_partition_default_costs.link_bytes_per_us;
-    return (int32_t)(bytes / (float)fill->expert_bytes);
-}
-
-size_t ats_expert_fill_copy(struct ats_expert_fill *fill, const struct ats_record *weight,
+size_t ats_expert_fill_copy(const struct ats_expert_fill *fill, const struct ats_record *weight,
                             struct ggml_tensor *accel, ggml_backend_t backend)
 {
     const struct ats_expert_slots *slots = &fill->store->slots;
     const char *host = ats_record_host(weight);
-    if (!scatter(fill, backend)) {
+    if (!fill->store->serves) {
         ggml_backend_tensor_set_async(backend, accel, host, 0, weight->bytes);
         return weight->bytes;
     }
+    const int32_t gap = ats_expert_widest_gap(fill->expert_bytes);
     size_t crossed = 0;
     int32_t n = 0;
-    for (int32_t first = 0; ats_expert_slots_run(slots, widest_gap(fill), &first, &n); first += n) {
+    for (int32_t first = 0; ats_expert_slots_run(slots, gap, &first, &n); first += n) {
         const size_t offset = fill->expert_bytes * (size_t)first;
         const size_t bytes = fill->expert_bytes * (size_t)n;
         ggml_backend_tensor_set_async(backend, accel, host + offset, offset, bytes);
         crossed += bytes;
     }
     return crossed;
+}
+
+bool ats_expert_fill_scatter(struct ats_stream *stream, struct ats_expert_fill *fill)
+{
+    struct ats_expert_store *store = fill->store;
+    if (!store->serves) {
+        return true;
+    }
+    if (!store->listed) {
+        ggml_backend_tensor_set_async(stream->accel, &store->list, store->slots.expert_of, 0,
+                                      (size_t)store->slots.n_slots * sizeof(int32_t));
+        store->listed = true;
+    }
+    stream->in_flight = true;
+    return ggml_backend_graph_compute_async(stream->accel, &fill->graph) == GGML_STATUS_SUCCESS;
 }

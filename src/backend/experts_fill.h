@@ -26,12 +26,16 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
 
 void ats_expert_fill_free(struct ats_expert_fill *fill);
 
-/* At the beginning of a pass with fills: what is on its way to slots comes before what `backend` is
- * given from now on. */
-void ats_expert_fill_begin(struct ats_stream *stream, ggml_backend_t backend);
+/* At the beginning of a pass: what is on its way to slots is ordered to the end, and comes before
+ * what the compute stream is given from now on. */
+void ats_expert_fill_begin(struct ats_stream *stream);
 
-/* Orders all copies of a weight to `accel` on `backend`. Returns the bytes that cross the link. */
-size_t ats_expert_fill_copy(struct ats_expert_fill *fill, const struct ats_record *weight,
+/* Orders the copies of what is in no slot, to `accel` on `backend`. Returns their bytes. */
+size_t ats_expert_fill_copy(const struct ats_expert_fill *fill, const struct ats_record *weight,
                             struct ggml_tensor *accel, ggml_backend_t backend);
+
+/* Puts what is in slots to its place, on the compute stream, behind those copies: on the transfer
+ * stream the link would wait for it. False: the accelerator refuses. */
+bool ats_expert_fill_scatter(struct ats_stream *stream, struct ats_expert_fill *fill);
 
 #endif

@@ -223,7 +223,10 @@ static bool fill_promotions(struct builder *b)
             .record = location->record,
             .accel = accel,
             .padding = staged->bytes - location->record->bytes,
-            .fill = ats_expert_fill_make(b->stream, location->record, &accel),
+            /* what stays is copied once, and then found as a whole */
+            .fill = b->description.roots[staged->root].held
+                        ? NULL
+                        : ats_expert_fill_make(b->stream, location->record, &accel),
             .after_split = staged->after == ATS_STAGED_AT_ONCE
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,

@@ -295,7 +295,7 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     area->held = 0;
     area->generation = generation;
     area->next = 0;
-    ats_expert_fill_begin(stream, is_armed(plan) ? area->transfer : stream->accel);
+    ats_expert_fill_begin(stream);
     if (is_armed(plan)) {
         if (!stream->in_flight) {
             recycle_events(plan);
@@ -312,7 +312,7 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     }
 }
 
-void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
+bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
                           size_t split)
 {
     const struct ats_plan_split *s = &plan->splits[split];
@@ -324,7 +324,11 @@ void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
             copy_in(stream, step, stream->accel);
         }
         stream->in_flight = true;
+        if (step->fill != NULL && !ats_expert_fill_scatter(stream, step->fill)) {
+            return false;
+        }
     }
+    return true;
 }
 
 void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_plan *plan,

@@ -76,8 +76,9 @@ void ats_promotions_disarm(struct ats_graph_plan *plan);
 /* Begins a pass: the first copies start. */
 void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan *plan);
 
-/* Before split `split` is given to the compute stream: its weights are there in its order. */
-void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
+/* Before split `split` is given to the compute stream: its weights are there in its order. False:
+ * the accelerator could not put them together. */
+bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
                           size_t split);
 
 /* Behind split `split`: what was waiting for it starts. */

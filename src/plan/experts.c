@@ -191,6 +191,23 @@ static bool admit(struct ats_expert_slots *slots)
     return true;
 }
 
+/* The next part of the expert on its way. */
+static void take_part(struct ats_expert_slots *slots, struct ats_expert_copy *copy)
+{
+    const uint32_t part = slots->next_part++;
+    slots->credit_bytes -= (double)slots->part_bytes[part];
+    *copy = (struct ats_expert_copy){.expert = slots->coming,
+                                     .slot = slots->coming_slot,
+                                     .part = part,
+                                     .last = part + 1 == slots->n_parts};
+    if (copy->last) {
+        slots->slot_of[copy->expert] = copy->slot;
+        slots->expert_of[copy->slot] = copy->expert;
+        slots->used_at[copy->slot] = slots->token; /* not to be the next victim at once */
+        slots->coming = ATS_EXPERT_NONE;
+    }
+}
+
 bool ats_expert_slots_next(struct ats_expert_slots *slots, struct ats_expert_copy *copy)
 {
     const uint32_t part = slots->coming == ATS_EXPERT_NONE ? 0 : slots->next_part;
@@ -198,39 +215,29 @@ bool ats_expert_slots_next(struct ats_expert_slots *slots, struct ats_expert_cop
         (slots->coming == ATS_EXPERT_NONE && !admit(slots))) {
         return false;
     }
-    slots->credit_bytes -= (double)slots->part_bytes[part];
-    *copy = (struct ats_expert_copy){.expert = slots->coming,
-                                     .slot = slots->coming_slot,
-                                     .part = part,
-                                     .last = part + 1 == slots->n_parts};
-    slots->next_part++;
-    if (copy->last) {
-        slots->slot_of[copy->expert] = copy->slot;
-        slots->expert_of[copy->slot] = copy->expert;
-        slots->used_at[copy->slot] = slots->token; /* not to be the next victim at once */
-        slots->coming = ATS_EXPERT_NONE;
+    take_part(slots, copy);
+    return true;
+}
+
+bool ats_expert_slots_finish(struct ats_expert_slots *slots, struct ats_expert_copy *copy)
+{
+    if (slots->coming == ATS_EXPERT_NONE) {
+        return false;
     }
+    take_part(slots, copy);
     return true;
 }
 
 /* ---- using a whole weight ---- */
 
-int32_t ats_expert_slots_list(const struct ats_expert_slots *slots, int32_t *places)
+bool ats_expert_slots_full(const struct ats_expert_slots *slots)
 {
-    int32_t n = 0;
-    int32_t absent = 0; /* no expert before it is both absent and without a slot's bytes */
     for (int32_t s = 0; s < slots->n_slots; s++) {
-        if (slots->expert_of[s] != ATS_EXPERT_NONE) {
-            places[s] = slots->expert_of[s];
-            n++;
-            continue;
+        if (slots->expert_of[s] == ATS_EXPERT_NONE) {
+            return false;
         }
-        while (slots->slot_of[absent] != ATS_EXPERT_NONE) {
-            absent++;
-        }
-        places[s] = absent++;
     }
-    return n;
+    return true;
 }
 
 bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int32_t *first,
@@ -247,6 +254,13 @@ bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int
     *first = begin;
     *n = end - begin;
     return *n > 0;
+}
+
+int32_t ats_expert_widest_gap(size_t part_bytes)
+{
+    const float bytes =
+        ats_partition_default_costs.copy_latency_us * ats_partition_default_costs.link_bytes_per_us;
+    return (int32_t)(bytes / (float)part_bytes);
 }
 
 /* ---- division of VRAM ---- */

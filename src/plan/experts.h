@@ -102,18 +102,24 @@ void ats_expert_slots_use(struct ats_expert_slots *slots, const int32_t *experts
  * the latest token. */
 bool ats_expert_slots_next(struct ats_expert_slots *slots, struct ats_expert_copy *copy);
 
+/* The next copy for the expert that is on its way, at the expense of the credit to come. False:
+ * none is on its way. */
+bool ats_expert_slots_finish(struct ats_expert_slots *slots, struct ats_expert_copy *copy);
+
 /* ---- using a whole weight ---- */
 
-/* What a copy of a whole weight takes from slots: writes for each slot the expert whose place its
- * bytes go to. An empty slot goes to the place of an expert that no slot holds, a different one
- * each: copied from host memory afterwards, it is right in the end. Returns how many experts there
- * are. */
-int32_t ats_expert_slots_list(const struct ats_expert_slots *slots, int32_t *places);
+/* Whether every slot holds an expert: then expert_of says where the bytes of each belong in a whole
+ * weight. */
+bool ats_expert_slots_full(const struct ats_expert_slots *slots);
 
 /* The next run of experts, at `*first` or behind, that come from host memory: sets *first and *n.
  * Runs that are at most `gap` experts apart are one. False: there are none. */
 bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int32_t *first,
                           int32_t *n);
+
+/* The widest gap between runs of experts with parts of this size: to copy what lies between takes
+ * no longer than to begin another copy, at the placeholder rates of plan/partition.h. */
+int32_t ats_expert_widest_gap(size_t part_bytes);
 
 /* ---- division of VRAM ---- */
 

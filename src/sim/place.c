@@ -19,9 +19,10 @@ bool ats_sim_placement_init(const struct ats_sim_setting *s, struct ats_sim_plac
     *p = (struct ats_sim_placement){
         .tensor = calloc(s->model->n_tensors, sizeof(bool)),
         .on_both = calloc(s->model->n_tensors, sizeof(bool)),
+        .sliced = calloc(s->model->n_tensors, sizeof(bool)),
         .unit_state = calloc(s->model->n_units, sizeof(bool)),
     };
-    if (p->tensor == NULL || p->on_both == NULL || p->unit_state == NULL) {
+    if (p->tensor == NULL || p->on_both == NULL || p->sliced == NULL || p->unit_state == NULL) {
         ats_sim_placement_free(p);
         return false;
     }
@@ -32,6 +33,7 @@ void ats_sim_placement_free(struct ats_sim_placement *p)
 {
     free(p->tensor);
     free(p->on_both);
+    free(p->sliced);
     free(p->unit_state);
     *p = (struct ats_sim_placement){0};
 }
@@ -310,7 +312,8 @@ static void listing_free(struct listing *l)
     free(l->names);
 }
 
-static bool listing_make(const struct ats_sim_setting *s, struct listing *l)
+static bool listing_make(const struct ats_sim_setting *s, const struct ats_sim_placement *p,
+                         struct listing *l)
 {
     const struct ats_model *m = s->model;
     const size_t most = m->n_weights + m->n_units;
@@ -330,7 +333,7 @@ static bool listing_make(const struct ats_sim_setting *s, struct listing *l)
                 .bytes = m->tensors[t].bytes,
                 .kind = ATS_UNIT_WEIGHT,
                 .is_vector = m->tensors[t].ne[1] == 1,
-                .accel_can = true,
+                .accel_can = !p->sliced[t],
                 .host_can = true,
             };
         }
@@ -355,7 +358,7 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     struct listing l;
     clear(s, p);
     p->fixed = true;
-    if (!listing_make(s, &l)) {
+    if (!listing_make(s, p, &l)) {
         return ats_fail(err, "out of memory for a placement");
     }
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));

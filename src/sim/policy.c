@@ -1,6 +1,7 @@
 #include "sim/policy.h"
 
 #include "sim/ats.h"
+#include "sim/experts.h"
 #include "sim/place.h"
 #include "sim/splits.h"
 
@@ -19,6 +20,8 @@ static const struct ats_sim_policy policies[] = {
      ats_sim_schedule_in_order, NULL},
     {"ats-async", "ATS, weights copied ahead (its default)", ats_sim_place_fill,
      ats_sim_schedule_ahead, NULL},
+    {"ats-experts", "ATS, experts by slice (ATS_EXPERTS=slices)", ats_sim_place_slices,
+     ats_sim_schedule_ahead, ats_sim_forget_slices},
     {"plan=", "ATS with a plan file", ats_sim_place_plan, ats_sim_schedule_ahead, NULL},
 };
 
@@ -55,7 +58,7 @@ const struct ats_sim_policy *ats_sim_policy_find(const char *text, const char **
     }
     ats_fail(err,
              "unknown policy '%s'; known are cpu, ngl=N, layers, n-cpu-moe=N, moe, fit, "
-             "ats-placement, ats-async, plan=FILE",
+             "ats-placement, ats-async, ats-experts, plan=FILE",
              text);
     return NULL;
 }

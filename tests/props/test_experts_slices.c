@@ -192,7 +192,9 @@ static void test_any_order(void **state)
         snprintf(text, sizeof(text), "ATS_PLACEMENT=random:%llu %s",
                  (unsigned long long)ats_rng_below(&rng, 1000), settings[i % N]);
         run(text, (struct scenario){.stream = i,
-                                    .kind = i % 3 == 2 ? MODEL_HYBRID : MODEL_EXPERTS,
+                                    .kind = i % 3 == 2   ? MODEL_HYBRID
+                                            : i % 3 == 1 ? MODEL_WIDE_EXPERTS
+                                                         : MODEL_EXPERTS,
                                     .n_contexts = 1 + i / N % 2});
     }
 }
@@ -202,9 +204,9 @@ static unsigned long long *used_bytes;
 
 static void run_with_all(const void *argument)
 {
-    (void)argument;
+    const enum model_kind *kind = argument;
     models_start();
-    struct llama_model *model = model_load(model_path(MODEL_EXPERTS), "ATS0", LLAMA_LOAD_MODE_MMAP);
+    struct llama_model *model = model_load(model_path(*kind), "ATS0", LLAMA_LOAD_MODE_MMAP);
     CHECK(model != NULL, "cannot load");
     struct session s;
     open_session(&s, model, model, BUDGET_UBATCH);
@@ -217,28 +219,37 @@ static void run_with_all(const void *argument)
     llama_backend_free();
 }
 
-/* The rule `fill` with VRAM for all but a part of the experts; without staging memory, which would
- * take some. */
+/* The rule `fill` with VRAM for all but two experts, and less and less. */
+static void run_budgets(enum model_kind kind, unsigned long long expert_bytes, const char *settings)
+{
+    enum { N = 3 };
+    assert_true(scenario_run("VRAM for all", "ATS_PLACEMENT=fill", run_with_all, &kind));
+    for (uint64_t i = 0; i < N; i++) {
+        if (!is_chosen(i, N)) {
+            continue;
+        }
+        char text[128];
+        snprintf(text, sizeof(text), "ATS_VRAM=%llu %s", *used_bytes - (2 + 3 * i) * expert_bytes,
+                 settings);
+        run(text, (struct scenario){
+                      .stream = 30 + i, .kind = kind, .n_contexts = 1, .ubatch = BUDGET_UBATCH});
+    }
+}
+
 static void test_budgets(void **state)
 {
     (void)state;
-    /* 2 layers of 8 experts, three matrices of 64 x 32 numbers of 2 bytes each */
-    const unsigned long long expert_bytes = 3ULL * 64 * 32 * 2;
+    /* 8 experts in each of 2 layers, of three matrices whose numbers take 2 bytes */
+    const unsigned long long narrow = 3ULL * 64 * 32 * 2;
+    const unsigned long long wide = 3ULL * 128 * 1024 * 2;
     used_bytes =
         mmap(NULL, sizeof(*used_bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(used_bytes, MAP_FAILED);
-    assert_true(scenario_run("VRAM for all", "ATS_PLACEMENT=fill", run_with_all, NULL));
-    for (uint64_t i = 0; i < 4; i++) {
-        if (!is_chosen(i, 4)) {
-            continue;
-        }
-        char text[96];
-        snprintf(text, sizeof(text), "ATS_VRAM=%llu ATS_PROMOTE=none ATS_EMU_DELAY_US=20",
-                 *used_bytes - (2 + 3 * i) * expert_bytes);
-        run(text,
-            (struct scenario){
-                .stream = 30 + i, .kind = MODEL_EXPERTS, .n_contexts = 1, .ubatch = BUDGET_UBATCH});
-    }
+    /* of the narrow ones, staging memory would leave nothing */
+    run_budgets(MODEL_EXPERTS, narrow, "ATS_PROMOTE=none ATS_EMU_DELAY_US=20");
+    run_budgets(MODEL_WIDE_EXPERTS, wide, "ATS_PROMOTE=auto ATS_EMU_DELAY_US=20");
+    run_budgets(MODEL_WIDE_EXPERTS, wide, "ATS_PROMOTE=all");
+    run_budgets(MODEL_WIDE_EXPERTS, wide, "ATS_PROMOTE=all ATS_TRANSFER=serial");
     munmap(used_bytes, sizeof(*used_bytes));
 }
 
