@@ -85,11 +85,16 @@ static bool read_transfer(const char *text, struct ats_config *config, struct at
 
 static bool read_experts(const char *text, struct ats_config *config, struct ats_error *err)
 {
-    if (strcmp(text, "whole") != 0 && strcmp(text, "slices") != 0) {
-        return ats_fail(err, "ATS_EXPERTS=%.200s is neither whole nor slices", text);
+    static const char *const names[] = {[ATS_EXPERTS_AUTO] = "auto",
+                                        [ATS_EXPERTS_WHOLE] = "whole",
+                                        [ATS_EXPERTS_SLICES] = "slices"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            config->experts = (enum ats_experts_kind)i;
+            return true;
+        }
     }
-    config->experts = text[0] == 's' ? ATS_EXPERTS_SLICES : ATS_EXPERTS_WHOLE;
-    return true;
+    return ats_fail(err, "ATS_EXPERTS=%.200s is none of auto, whole, slices", text);
 }
 
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one

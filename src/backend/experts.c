@@ -104,28 +104,83 @@ static size_t unplaced_bytes(const struct ats_device *device, const struct ats_d
     return bytes;
 }
 
+static bool wants_slices(const struct ats_device *device)
+{
+    const enum ats_rule_kind rule = device->config->rule.kind;
+    switch (device->config->experts) {
+    case ATS_EXPERTS_WHOLE:
+        break;
+    case ATS_EXPERTS_SLICES:
+        return rule == ATS_RULE_FILL || rule == ATS_RULE_RANDOM;
+    case ATS_EXPERTS_AUTO:
+        return rule == ATS_RULE_FILL && ats_device_can_pin(device);
+    }
+    return false;
+}
+
+/* A region's experts, if none of them has a home yet. */
+static bool is_unplaced(const struct parts *parts)
+{
+    for (uint32_t p = 0; p < parts->n_weights; p++) {
+        if (parts->weights[p]->home != 0) {
+            return false;
+        }
+    }
+    return parts->n_weights > 0;
+}
+
+static struct ats_expert_layer layer_of(const struct parts *parts)
+{
+    struct ats_expert_layer layer = {.n_experts = (int32_t)parts->weights[0]->as_made.ne[2]};
+    for (uint32_t p = 0; p < parts->n_weights; p++) {
+        layer.expert_bytes += part_bytes(parts->weights[p]);
+    }
+    return layer;
+}
+
+/* How many of the layers are to be sliced, the first ones. */
+static size_t count_sliced(const struct ats_device *device, const struct ats_description *d,
+                           const struct ats_expert_layer *layers, size_t n)
+{
+    if (device->config->rule.kind == ATS_RULE_RANDOM) {
+        return n;
+    }
+    const size_t left = ats_device_vram_left(device);
+    size_t others = unplaced_bytes(device, d);
+    if (others <= left) {
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const size_t bytes = (size_t)layers[i].n_experts * layers[i].expert_bytes;
+        others -= bytes < others ? bytes : others;
+    }
+    return n - ats_expert_whole_layers(layers, n, others < left ? left - others : 0);
+}
+
 void ats_experts_want(struct ats_stream *stream, const struct ats_description *description,
                       const struct ggml_cgraph *cgraph, const struct ats_expert_region *regions,
                       size_t n_regions)
 {
-    const struct ats_device *device = stream->device;
-    const enum ats_rule_kind rule = device->config->rule.kind;
-    const bool can = rule == ATS_RULE_FILL || rule == ATS_RULE_RANDOM;
-    if (n_regions == 0 || !can || device->config->experts != ATS_EXPERTS_SLICES ||
-        (rule == ATS_RULE_FILL &&
-         unplaced_bytes(device, description) <= ats_device_vram_left(device))) {
+    if (n_regions == 0 || !wants_slices(stream->device)) {
         return;
     }
-    for (size_t i = 0; i < n_regions; i++) {
-        struct parts parts;
-        bool good = list_parts(description, cgraph, &regions[i], &parts);
-        for (uint32_t p = 0; good && p < parts.n_weights; p++) {
-            good = parts.weights[p]->home == 0;
-        }
-        for (uint32_t p = 0; good && p < parts.n_weights; p++) {
-            parts.weights[p]->sliced = true;
+    struct parts *parts = calloc(n_regions, sizeof(*parts));
+    struct ats_expert_layer *layers = calloc(n_regions, sizeof(*layers));
+    size_t n = 0;
+    for (size_t i = 0; parts != NULL && layers != NULL && i < n_regions; i++) {
+        if (list_parts(description, cgraph, &regions[i], &parts[n]) && is_unplaced(&parts[n])) {
+            layers[n] = layer_of(&parts[n]);
+            n++;
         }
     }
+    const size_t n_sliced = n > 0 ? count_sliced(stream->device, description, layers, n) : 0;
+    for (size_t i = 0; i < n_sliced; i++) {
+        for (uint32_t p = 0; p < parts[i].n_weights; p++) {
+            parts[i].weights[p]->sliced = true;
+        }
+    }
+    free(parts);
+    free(layers);
 }
 
 /* Whether the graph has weights or state without a home. */
@@ -489,11 +544,7 @@ static bool list_waiting(struct ats_stream *stream, const struct ats_description
         if (!list_parts(d, cgraph, &regions[i], parts) || !is_waiting(stream, parts)) {
             continue;
         }
-        struct ats_expert_layer *layer = &w->layers[w->n++];
-        layer->n_experts = (int32_t)parts->weights[0]->as_made.ne[2];
-        for (uint32_t p = 0; p < parts->n_weights; p++) {
-            layer->expert_bytes += part_bytes(parts->weights[p]);
-        }
+        w->layers[w->n++] = layer_of(parts);
         const size_t bytes = exchange_bytes(stream->device, parts);
         w->exchange = bytes > w->exchange ? bytes : w->exchange;
     }

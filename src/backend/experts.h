@@ -62,8 +62,9 @@ bool ats_experts_find(const struct ats_description *description, const struct gg
  * that it finds the VRAM that slots would only have taken because it was not known yet. */
 void ats_experts_make_way(struct ats_stream *stream, const struct ats_description *description);
 
-/* Marks the records of weights that are to live in slots, before they are placed: those of all
- * regions if not all that is to be placed fits, and the configuration wants slices. */
+/* Marks the records of weights that are to live in slots, before they are placed: if not all that
+ * is to be placed fits, and the configuration wants slices, those of the layers that are not better
+ * off as a whole. */
 void ats_experts_want(struct ats_stream *stream, const struct ats_description *description,
                       const struct ggml_cgraph *cgraph, const struct ats_expert_region *regions,
                       size_t n_regions);

@@ -33,8 +33,8 @@ struct layer {
     uint32_t n_parts;
 };
 
-/* Marks the matrices of all experts as sliced, or as not, and lists them by layer. */
-static void list_layers(const struct ats_model *m, struct ats_sim_placement *p, bool sliced,
+/* Marks the experts' matrices of the first `n_sliced` layers as sliced, and lists them by layer. */
+static void list_layers(const struct ats_model *m, struct ats_sim_placement *p, size_t n_sliced,
                         struct layer *layers, uint32_t *part)
 {
     for (size_t i = 0; i < m->n_units; i++) {
@@ -45,7 +45,7 @@ static void list_layers(const struct ats_model *m, struct ats_sim_placement *p, 
             if (op->kind != ATS_COST_EXPERTS || layer->n_parts == ATS_EXPERT_MOST_PARTS) {
                 continue;
             }
-            p->sliced[op->tensor] = sliced;
+            p->sliced[op->tensor] = (size_t)u->layer < n_sliced;
             part[op->tensor] = layer->n_parts;
             layer->n_experts = (int32_t)u->n_experts;
             layer->part_bytes[layer->n_parts++] =
@@ -54,25 +54,49 @@ static void list_layers(const struct ats_model *m, struct ats_sim_placement *p, 
     }
 }
 
-/* Slots for all layers in what the placement has left. */
-static bool make_slots(const struct ats_sim_setting *s, struct ats_sim_placement *p,
-                       const struct layer *layers, struct ats_error *err)
+static struct ats_expert_layer *shares_of(const struct layer *layers, size_t n)
 {
-    struct ats_sim_experts *experts = p->state;
-    struct ats_expert_layer *shares = calloc(experts->n_layers, sizeof(*shares));
-    if (shares == NULL) {
-        return ats_fail(err, "out of memory for slots");
-    }
-    for (size_t i = 0; i < experts->n_layers; i++) {
+    struct ats_expert_layer *shares = calloc(n, sizeof(*shares));
+    for (size_t i = 0; shares != NULL && i < n; i++) {
         shares[i].n_experts = layers[i].n_experts;
         for (uint32_t k = 0; k < layers[i].n_parts; k++) {
             shares[i].expert_bytes += layers[i].part_bytes[k];
         }
     }
-    const uint64_t left = s->vram_bytes > p->used_bytes ? s->vram_bytes - p->used_bytes : 0;
-    ats_expert_divide(shares, experts->n_layers, (size_t)left);
+    return shares;
+}
+
+static size_t left_by(const struct ats_sim_setting *s, const struct ats_sim_placement *p)
+{
+    return s->vram_bytes > p->used_bytes ? (size_t)(s->vram_bytes - p->used_bytes) : 0;
+}
+
+/* How many layers are not left whole, in what a placement without experts has left. */
+static bool count_sliced(const struct ats_sim_setting *s, const struct ats_sim_placement *p,
+                         const struct layer *layers, size_t n, size_t *n_sliced,
+                         struct ats_error *err)
+{
+    struct ats_expert_layer *shares = shares_of(layers, n);
+    if (shares == NULL) {
+        return ats_fail(err, "out of memory for slots");
+    }
+    *n_sliced = n - ats_expert_whole_layers(shares, n, left_by(s, p));
+    free(shares);
+    return true;
+}
+
+/* Slots for the first layers in what the placement has left. */
+static bool make_slots(const struct ats_sim_setting *s, struct ats_sim_placement *p,
+                       const struct layer *layers, size_t n, struct ats_error *err)
+{
+    struct ats_sim_experts *experts = p->state;
+    struct ats_expert_layer *shares = shares_of(layers, n);
+    if (shares == NULL) {
+        return ats_fail(err, "out of memory for slots");
+    }
+    ats_expert_divide(shares, n, left_by(s, p));
     bool good = true;
-    for (size_t i = 0; good && i < experts->n_layers; i++) {
+    for (size_t i = 0; good && i < n; i++) {
         if (shares[i].n_slots > 0) {
             good = ats_expert_slots_init(&experts->layers[i], shares[i].n_experts,
                                          shares[i].n_slots, layers[i].part_bytes, layers[i].n_parts,
@@ -106,15 +130,16 @@ bool ats_sim_place_slices(const struct ats_sim_setting *s, const char *argument,
         ats_fail(err, "out of memory for slots");
     }
     if (good) {
-        list_layers(m, p, true, layers, experts->part);
+        list_layers(m, p, n_layers, layers, experts->part);
         good = ats_sim_place_fill(s, argument, p, err);
     }
-    if (good && p->staging_bytes > 0) {
-        good = make_slots(s, p, layers, err);
-    } else if (good) { /* all fits, or nothing could pass through */
+    if (good) { /* none is sliced if all fits, or if nothing could pass through */
+        size_t n_sliced = 0;
+        good = p->staging_bytes == 0 || count_sliced(s, p, layers, n_layers, &n_sliced, err);
         memset(layers, 0, n_layers * sizeof(*layers));
-        list_layers(m, p, false, layers, experts->part);
-        good = ats_sim_place_fill(s, argument, p, err);
+        list_layers(m, p, n_sliced, layers, experts->part);
+        good = good && ats_sim_place_fill(s, argument, p, err) &&
+               (n_sliced == 0 || make_slots(s, p, layers, n_sliced, err));
     }
     free(layers);
     return good;
