@@ -18,9 +18,9 @@ static const struct ats_sim_policy policies[] = {
     {"fit", "llama.cpp --fit (its default)", ats_sim_place_fit, ats_sim_schedule_stock, NULL},
     {"ats-placement", "ATS, weights copied in order (ATS_TRANSFER=serial)", ats_sim_place_fill,
      ats_sim_schedule_in_order, NULL},
-    {"ats-async", "ATS, weights copied ahead (its default)", ats_sim_place_fill,
+    {"ats-async", "ATS, weights copied ahead (ATS_EXPERTS=whole)", ats_sim_place_fill,
      ats_sim_schedule_ahead, NULL},
-    {"ats-experts", "ATS, experts by slice (ATS_EXPERTS=slices)", ats_sim_place_slices,
+    {"ats-experts", "ATS, the same with experts by slice (its default)", ats_sim_place_slices,
      ats_sim_schedule_ahead, ats_sim_forget_slices},
     {"plan=", "ATS with a plan file", ats_sim_place_plan, ats_sim_schedule_ahead, NULL},
 };

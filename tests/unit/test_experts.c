@@ -355,6 +355,28 @@ static void test_division(void **state)
     }
 }
 
+/* Layers that stay whole, by hand: 10 experts each, a byte each. */
+static void test_whole_layers(void **state)
+{
+    (void)state;
+    struct ats_expert_layer layers[4];
+    for (int i = 0; i < 4; i++) {
+        layers[i] = (struct ats_expert_layer){.n_experts = 10, .expert_bytes = 1};
+    }
+    static const struct {
+        size_t bytes;
+        size_t whole;
+    } cases[] = {{0, 0},  {20, 0}, {24, 0}, {25, 1}, {29, 1}, {30, 2},
+                 {34, 2}, {35, 3}, {39, 3}, {40, 4}, {100, 4}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(ats_expert_whole_layers(layers, 4, cases[i].bytes), cases[i].whole);
+    }
+    assert_int_equal(ats_expert_whole_layers(layers, 0, 10), 0);
+    layers[3].expert_bytes = 5; /* 50 bytes: with it whole, 15 of 30 must be left */
+    assert_int_equal(ats_expert_whole_layers(layers, 4, 64), 0);
+    assert_int_equal(ats_expert_whole_layers(layers, 4, 65), 1);
+}
+
 /* ---- regions ---- */
 
 static const int the_ids;
@@ -551,11 +573,11 @@ static void test_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),    cmocka_unit_test(test_twice_the_same_expert),
-        cmocka_unit_test(test_at_random),  cmocka_unit_test(test_long_text),
-        cmocka_unit_test(test_beside_lru), cmocka_unit_test(test_division),
-        cmocka_unit_test(test_regions),    cmocka_unit_test(test_what_is_no_region),
-        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_by_hand),           cmocka_unit_test(test_twice_the_same_expert),
+        cmocka_unit_test(test_at_random),         cmocka_unit_test(test_long_text),
+        cmocka_unit_test(test_beside_lru),        cmocka_unit_test(test_division),
+        cmocka_unit_test(test_whole_layers),      cmocka_unit_test(test_regions),
+        cmocka_unit_test(test_what_is_no_region), cmocka_unit_test(test_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
