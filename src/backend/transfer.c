@@ -208,16 +208,22 @@ void ats_promotions_disarm(struct ats_graph_plan *plan)
 /* What an accelerator reads behind a row must be numbers, but is never seen in a result. */
 static const char zeros[4096];
 
-static void copy_in(struct ats_stream *stream, const struct ats_promotion_step *step,
-                    ggml_backend_t backend)
+static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                    const struct ats_promotion_step *step, ggml_backend_t backend)
 {
     struct ats_device *device = stream->device;
     struct ggml_tensor accel = step->accel;
-    size_t crossed = step->record->bytes;
+    const char *host = ats_record_host(step->record);
+    const size_t piece = plan->piece != 0 ? plan->piece : step->record->bytes;
+    size_t crossed = 0;
     if (step->fill != NULL) {
         crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
-    } else {
-        ggml_backend_tensor_set_async(backend, &accel, ats_record_host(step->record), 0, crossed);
+    }
+    while (step->fill == NULL && crossed < step->record->bytes) {
+        const size_t left = step->record->bytes - crossed;
+        const size_t n = left < piece ? left : piece;
+        ggml_backend_tensor_set_async(backend, &accel, host + crossed, crossed, n);
+        crossed += n;
     }
     for (size_t done = 0; done < step->padding;) {
         const size_t left = step->padding - done;
@@ -248,7 +254,7 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
         if (step->after_split != ATS_NO_SPLIT) {
             ggml_backend_event_wait(area->transfer, plan->splits[step->after_split].done);
         }
-        copy_in(stream, step, area->transfer);
+        copy_in(stream, plan, step, area->transfer);
         ggml_backend_event_record(step->arrived, area->transfer);
         area->next++;
     }
@@ -263,7 +269,7 @@ static void fill_held(struct ats_stream *stream, const struct ats_graph_plan *pl
         ggml_backend_event_wait(stream->accel, plan->promotions[plan->n_promotions - 1].arrived);
     } else {
         for (; area->next < plan->n_promotions; area->next++) {
-            copy_in(stream, &plan->promotions[area->next], stream->accel);
+            copy_in(stream, plan, &plan->promotions[area->next], stream->accel);
         }
     }
     stream->in_flight = true;
@@ -295,7 +301,9 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     area->held = 0;
     area->generation = generation;
     area->next = 0;
-    ats_expert_fill_begin(stream);
+    if (plan->has_fills) {
+        ats_expert_fill_begin(stream);
+    }
     if (is_armed(plan)) {
         if (!stream->in_flight) {
             recycle_events(plan);
@@ -321,7 +329,7 @@ bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
         if (step->arrived != NULL) {
             ggml_backend_event_wait(stream->accel, step->arrived);
         } else {
-            copy_in(stream, step, stream->accel);
+            copy_in(stream, plan, step, stream->accel);
         }
         stream->in_flight = true;
         if (step->fill != NULL && !ats_expert_fill_scatter(stream, step->fill)) {
