@@ -311,6 +311,24 @@ static bool find_places(const struct ats_stream *stream, const struct maker *m,
     return ok && (run->numbers != NULL || ats_fail(m->err, "out of memory"));
 }
 
+/* The graphs of one side, for each number of columns. */
+static bool make_graphs(struct maker *m, struct ats_expert_run *run)
+{
+    struct ats_expert_graph *graphs = calloc(run->n_used, sizeof(*graphs));
+    run->by_columns[m->side] = graphs;
+    if (graphs == NULL) {
+        return ats_fail(m->err, "out of memory");
+    }
+    for (uint32_t n = 1; n <= run->n_used; n++) {
+        m->n = n;
+        m->out = &graphs[n - 1];
+        if (!make_graph(m)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 bool ats_expert_run_make(const struct ats_stream *stream, const struct ats_description *description,
                          const struct ggml_cgraph *cgraph, const struct ats_expert_region *region,
                          struct ats_expert_run *run, struct ats_error *err)
@@ -324,14 +342,8 @@ bool ats_expert_run_make(const struct ats_stream *stream, const struct ats_descr
         .description = description, .cgraph = cgraph, .region = region, .run = run, .err = err};
     bool ok = find_places(stream, &m, run);
     for (int side = 0; ok && side < ATS_SIDES; side++) {
-        run->by_columns[side] = calloc(run->n_used, sizeof(struct ats_expert_graph));
-        ok = run->by_columns[side] != NULL || ats_fail(err, "out of memory");
-        for (uint32_t n = 1; ok && n <= run->n_used; n++) {
-            m.side = (enum ats_side)side;
-            m.n = n;
-            m.out = &run->by_columns[side][n - 1];
-            ok = make_graph(&m);
-        }
+        m.side = (enum ats_side)side;
+        ok = make_graphs(&m, run);
     }
     m.out = &run->order;
     return ok && make_order(&m);
