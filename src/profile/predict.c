@@ -115,6 +115,9 @@ static bool is_candidate(const struct question *q, const struct ats_profile_curv
     return c->side == q->side && c->kind == q->kind;
 }
 
+/* Distances (of logarithms) this close are equal: the first type stays, whatever rounding says. */
+static const double SAME_DISTANCE = 1e-6;
+
 /* The measured type that stands for the one asked about, and by how much its times are scaled. */
 static const char *choose_type(const struct question *q, double *scale)
 {
@@ -136,7 +139,7 @@ static const char *choose_type(const struct question *q, double *scale)
         const double distance = fabs(log(ratio));
         const bool is_kin = family_of(c->type) == family;
         if (best == NULL || (is_kin && !best_is_kin) ||
-            (is_kin == best_is_kin && distance < best_distance)) {
+            (is_kin == best_is_kin && distance < best_distance - SAME_DISTANCE)) {
             best = c->type;
             best_distance = distance;
             best_is_kin = is_kin;

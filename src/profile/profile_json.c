@@ -528,7 +528,7 @@ bool ats_profile_print(FILE *out, const struct ats_profile *profile, struct ats_
     if (root == NULL) {
         return ats_fail(err, "out of memory, or a text of the profile is not UTF-8");
     }
-    const bool good = json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) == 0 &&
+    const bool good = json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 &&
                       fputc('\n', out) != EOF;
     json_decref(root);
     return good || ats_fail(err, "cannot write the profile: %s", strerror(errno));
