@@ -86,20 +86,25 @@ static void describe_shape(const struct ats_profile_curve *c, char *text, size_t
         snprintf(text, size, "%.0fx%.0f", c->m, c->k);
         break;
     default:
-        snprintf(text, size, "rows of 4096");
+        snprintf(text, size, "%s, 4096", c->type);
         break;
     }
 }
 
-/* Four significant digits in nine columns. */
+static const char *type_of(const struct ats_profile_curve *c)
+{
+    return c->kind == ATS_COST_BYTES ? "f32" : c->type;
+}
+
+/* Four significant digits in eight columns. */
 static void print_us(double us)
 {
     if (us < 9999.5) {
-        printf("%9.4g", us);
-    } else if (us < 1e8) {
-        printf("%9.0f", us);
+        printf("%8.4g", us);
+    } else if (us < 9999999.5) {
+        printf("%8.0f", us);
     } else {
-        printf("%9.3g", us);
+        printf("%8.2g", us);
     }
 }
 
@@ -113,7 +118,7 @@ static void show_curve(const struct ats_profile_curve *c)
 {
     char shape[32];
     describe_shape(c, shape, sizeof(shape));
-    printf("%-5.5s%-9.9s %-18.18s%-3.3s", c->type, ats_profile_kind_name(c->kind), shape,
+    printf("%-6.5s%-10.9s%-18.17s%-4.3s", type_of(c), ats_profile_kind_name(c->kind), shape,
            c->side == ATS_HOST ? "CPU" : "acc");
     for (size_t b = 0; b < N_SHOWN; b++) {
         const struct ats_profile_point *found = NULL;
@@ -124,7 +129,7 @@ static void show_curve(const struct ats_profile_curve *c)
         if (found != NULL) {
             print_us(found->us);
         } else {
-            printf("%9s", "-");
+            printf("%8s", "-");
         }
     }
     printf("\n");
@@ -136,9 +141,9 @@ void profile_show(const struct ats_profile *profile)
     show_threads(profile);
     show_copies(profile);
     printf("\nOperators, microseconds of one by tokens (- not measured)\n");
-    printf("%-36s", "");
+    printf("%-38s", "");
     for (size_t b = 0; b < N_SHOWN; b++) {
-        printf("%9.0f", shown_batches[b]);
+        printf("%8.0f", shown_batches[b]);
     }
     printf("\n");
     for (size_t i = 0; i < profile->n_curves; i++) {
@@ -185,12 +190,13 @@ static const char *side_name(enum ats_side side)
 
 void profile_show_check(const struct ats_measure_check *checks, size_t n)
 {
-    printf("Held-back shapes              side tokens   measured us  predicted us    off by\n");
+    printf("Held-back shapes                  side tokens   measured  predicted    off by\n"
+           "                                                      us         us\n");
     for (size_t i = 0; i < n; i++) {
         const struct ats_measure_check *check = &checks[i];
         char shape[32];
         describe_shape(&check->shape, shape, sizeof(shape));
-        printf("%-5.5s%-7.7s%-18.18s%-3.3s %6.0f  %12.4g  %12.4g  %+6.1f %%\n", check->shape.type,
+        printf("%-6.5s%-10.9s%-18.17s%-4.3s%6.0f%11.4g%11.4g%+9.1f %%\n", check->shape.type,
                ats_profile_kind_name(check->shape.kind), shape,
                check->shape.side == ATS_HOST ? "CPU" : "acc", check->n, check->measured_us,
                check->predicted_us, 100 * error_of(check));
@@ -198,8 +204,8 @@ void profile_show_check(const struct ats_measure_check *checks, size_t n)
     printf("\n");
     for (int side = 0; side < ATS_SIDES; side++) {
         const struct profile_errors e = profile_errors(checks, n, (enum ats_side)side);
-        printf("%-11s  %zu cases: median error %.1f %% (bound %.0f %%), 90th percentile %.1f %% "
-               "(%.0f %%)\n",
+        printf("%-11s  %zu cases; error: median %.1f %% (bound %.0f), 90th percentile "
+               "%.1f %% (%.0f)\n",
                side_name((enum ats_side)side), e.n, 100 * e.median, 100 * PROFILE_MAX_MEDIAN,
                100 * e.p90, 100 * PROFILE_MAX_P90);
     }

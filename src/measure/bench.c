@@ -311,8 +311,7 @@ bool ats_bench_finish(struct ats_bench *bench, struct ats_error *err)
     ggml_backend_synchronize(bench->backend);
     char text[256];
     if (bench->take_error != NULL && bench->take_error(bench->backend, text, sizeof(text))) {
-        return ats_fail(err, "%s failed while it was measured: %s",
-                        ggml_backend_dev_name(bench->device), text);
+        return ats_fail(err, "measuring failed: %s", text);
     }
     return true;
 }

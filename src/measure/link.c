@@ -5,10 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const size_t sizes[] = {(size_t)4 << 10,   (size_t)16 << 10, (size_t)64 << 10,
-                               (size_t)256 << 10, (size_t)1 << 20,  (size_t)4 << 20,
-                               (size_t)16 << 20,  (size_t)64 << 20};
+static const size_t sizes[] = {
+    (size_t)4 << 10, (size_t)16 << 10, (size_t)64 << 10, (size_t)256 << 10,
+    (size_t)1 << 20, (size_t)4 << 20,  (size_t)16 << 20, (size_t)64 << 20,
+};
+static const size_t quick_sizes[] = {(size_t)4 << 10, (size_t)64 << 10, (size_t)1 << 20,
+                                     (size_t)16 << 20};
 enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]), MAX_RUNS = 31, MIN_RUNS = 3 };
+enum { N_QUICK_SIZES = sizeof(quick_sizes) / sizeof(quick_sizes[0]) };
+
+struct ladder {
+    const size_t *sizes; /* rising */
+    size_t n;
+};
 
 /* ---- copies ---- */
 
@@ -58,29 +67,29 @@ static bool time_copy(struct ats_bench *accel, struct ggml_tensor *tensor, bool 
 }
 
 static bool measure_curve(struct ats_bench *accel, struct ggml_tensor *tensor, bool to_host,
-                          const struct area *area, double slot_us,
+                          const struct ladder *l, const struct area *area, double slot_us,
                           struct ats_profile_copies *copies, struct ats_error *err)
 {
-    for (size_t i = 0; i < N_SIZES; i++) {
+    for (size_t i = 0; i < l->n; i++) {
         double us = 0;
-        if (sizes[i] > area->size || sizes[i] > ggml_nbytes(tensor)) {
+        if (l->sizes[i] > area->size || l->sizes[i] > ggml_nbytes(tensor)) {
             break;
         }
-        if (!time_copy(accel, tensor, to_host, area, sizes[i], slot_us, &us, err)) {
+        if (!time_copy(accel, tensor, to_host, area, l->sizes[i], slot_us, &us, err)) {
             return false;
         }
         ats_profile_add_point(copies->points, &copies->n_points,
-                              (struct ats_profile_point){(double)sizes[i], us, 0});
+                              (struct ats_profile_point){(double)l->sizes[i], us, 0});
     }
     return true;
 }
 
 /* Pinned memory as the device's backend has it; without, pageable memory stands in. */
-static struct area pinned_area(const struct ats_bench *accel, const struct area *pageable)
+static struct area pinned_area(const struct ats_bench *accel, size_t bytes,
+                               const struct area *pageable)
 {
     ggml_backend_buffer_type_t type = ggml_backend_dev_host_buffer_type(accel->device);
     struct area area = *pageable;
-    const size_t bytes = sizes[N_SIZES - 1];
     ggml_backend_buffer_t buffer =
         type != NULL ? ggml_backend_buft_alloc_buffer(type, bytes) : NULL;
     if (buffer != NULL) {
@@ -90,27 +99,28 @@ static struct area pinned_area(const struct ats_bench *accel, const struct area 
     return area;
 }
 
-bool ats_measure_copies(struct ats_bench *host, struct ats_bench *accel, double slot_us,
+bool ats_measure_copies(struct ats_bench *host, struct ats_bench *accel, bool quick, double slot_us,
                         struct ats_profile *profile, struct ats_error *err)
 {
+    const struct ladder l = {quick ? quick_sizes : sizes, quick ? N_QUICK_SIZES : N_SIZES};
     struct ats_bench_graph g;
     if (!ats_bench_graph_init(&g, 4)) {
         return ats_fail(err, "out of memory");
     }
     /* bytes: of no type whose padding the backend would look after */
-    size_t most = sizes[N_SIZES - 1];
+    size_t most = l.sizes[l.n - 1];
     most = most < accel->pool_bytes ? most : accel->pool_bytes;
     struct ggml_tensor *tensor = ggml_new_tensor_1d(g.context, GGML_TYPE_I8, (int64_t)most);
     bool good = ats_bench_take_weight(accel, tensor) ||
                 ats_fail(err, "device memory is not usable for copies");
     const struct area pageable = {host->mapping, host->mapping_bytes, NULL};
-    const struct area pinned = pinned_area(accel, &pageable);
+    const struct area pinned = pinned_area(accel, l.sizes[l.n - 1], &pageable);
     for (int to_host = 0; good && to_host < 2; to_host++) {
         struct ats_profile_copies *copies = profile->copies[to_host];
-        good = measure_curve(accel, tensor, to_host, &pageable, slot_us,
+        good = measure_curve(accel, tensor, to_host, &l, &pageable, slot_us,
                              &copies[ATS_PROFILE_PAGEABLE], err) &&
-               measure_curve(accel, tensor, to_host, &pinned, slot_us, &copies[ATS_PROFILE_PINNED],
-                             err);
+               measure_curve(accel, tensor, to_host, &l, &pinned, slot_us,
+                             &copies[ATS_PROFILE_PINNED], err);
     }
     ggml_backend_buffer_free(pinned.buffer);
     ats_bench_graph_free(&g);

@@ -7,10 +7,11 @@
 
 #include "measure/bench.h"
 
-/* Copies of 4 KiB to 64 MiB (less if the device's pool is smaller), both ways, from and to pageable
+/* Copies of 4 KiB to 64 MiB (quick: fewer sizes, to 16 MiB; less if the device's pool is smaller),
+ * both ways, from and to pageable
  * memory (the host's pool) and memory that the device's backend has pinned; without such memory the
  * pageable one stands in. Each copy is waited for. */
-bool ats_measure_copies(struct ats_bench *host, struct ats_bench *accel, double slot_us,
+bool ats_measure_copies(struct ats_bench *host, struct ats_bench *accel, bool quick, double slot_us,
                         struct ats_profile *profile, struct ats_error *err);
 
 /* What the smallest operator takes within a graph. */

@@ -29,6 +29,7 @@ static const double QUICK_MAX_OP_US = 40e3;
 /* Weights that successive operators read: three times the caches, within bounds. Without a known
  * cache 64 MiB are assumed. */
 static const uint64_t ASSUMED_CACHE_BYTES = (uint64_t)64 << 20;
+static const uint64_t QUICK_SPAN_BYTES = (uint64_t)128 << 20;
 static const uint64_t MIN_SPAN_BYTES = (uint64_t)192 << 20;
 static const uint64_t MAX_SPAN_BYTES = (uint64_t)1 << 30;
 
@@ -364,7 +365,7 @@ static size_t span_bytes(const struct session *s)
     uint64_t span = 3 * cache;
     span = span < MIN_SPAN_BYTES ? MIN_SPAN_BYTES : span;
     span = span > MAX_SPAN_BYTES ? MAX_SPAN_BYTES : span;
-    return s->options->quick ? MIN_SPAN_BYTES : (size_t)span;
+    return (size_t)(s->options->quick ? QUICK_SPAN_BYTES : span);
 }
 
 static void set_created(struct ats_profile *p)
@@ -416,7 +417,7 @@ static bool measure_all(struct session *s, struct ats_error *err)
         return false;
     }
     report(s, "copies");
-    if (!ats_measure_copies(host, accel, slot_us, p, err)) {
+    if (!ats_measure_copies(host, accel, s->options->quick, slot_us, p, err)) {
         return false;
     }
     report(s, "launches and splits");
