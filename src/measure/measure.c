@@ -360,6 +360,9 @@ static bool measure_operators(struct session *s, struct ats_error *err)
 
 static size_t span_bytes(const struct session *s)
 {
+    if (s->options->span_bytes > 0) {
+        return s->options->span_bytes;
+    }
     uint64_t cache = ats_topology_cache_bytes(s->topology);
     cache = cache > 0 ? cache : ASSUMED_CACHE_BYTES;
     uint64_t span = 3 * cache;

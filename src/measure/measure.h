@@ -19,6 +19,7 @@ struct ats_measure_options {
     bool leave_core;               /* an emulated device needs a core for itself */
     const struct ats_model *model; /* whose exact shapes are measured too, or NULL */
     double budget_us;              /* 0: the default of a full or quick profile */
+    size_t span_bytes;             /* of weights in turn; 0: several times the caches */
     /* Called now and then with what is done, 0 to 1, and what is being measured; or NULL. */
     void (*progress)(void *context, double done, const char *what);
     void *context;

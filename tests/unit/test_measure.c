@@ -61,6 +61,7 @@ static void test_a_profile_is_whole(void **state)
                                                 .quick = true,
                                                 .leave_core = true,
                                                 .budget_us = SHORT_BUDGET_US,
+                                                .span_bytes = 24 * MIB,
                                                 .progress = hear,
                                                 .context = &heard};
     struct ats_profile p;
@@ -119,7 +120,8 @@ static void test_failures_end_with_a_message(void **state)
                                                     .threads = 1,
                                                     .quick = true,
                                                     .leave_core = true,
-                                                    .budget_us = SHORT_BUDGET_US};
+                                                    .budget_us = SHORT_BUDGET_US,
+                                                    .span_bytes = 24 * MIB};
         struct ats_profile p = {.best_threads = 77};
         struct ats_error err = {""};
         inject_failure(cases[i].spec);
@@ -141,7 +143,8 @@ static void test_pageable_memory_stands_in_for_pinned(void **state)
                                                 .threads = 1,
                                                 .quick = true,
                                                 .leave_core = true,
-                                                .budget_us = SHORT_BUDGET_US};
+                                                .budget_us = SHORT_BUDGET_US,
+                                                .span_bytes = 24 * MIB};
     struct ats_profile p;
     struct ats_error err = {""};
     inject_failure("pinned:1+");
@@ -160,7 +163,8 @@ static void test_a_lost_device_ends_with_a_message(void **state)
                                                 .threads = 1,
                                                 .quick = true,
                                                 .leave_core = true,
-                                                .budget_us = SHORT_BUDGET_US};
+                                                .budget_us = SHORT_BUDGET_US,
+                                                .span_bytes = 24 * MIB};
     struct ats_profile p;
     struct ats_error err = {""};
     inject_failure("loss:40");
