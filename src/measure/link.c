@@ -234,19 +234,19 @@ static bool measure_round_trip(struct ats_bench *host, struct ats_bench *accel,
     return good;
 }
 
-enum { BLOCKS = 16 };
+enum { MAX_BLOCKS = 16 };
 
 /* Blocks of gate, up and activation for one token. An output is seen by others, so that it cannot
  * be fused away. */
-static bool build_blocks(struct ats_bench *b, struct ats_bench_graph *g, bool broken)
+static bool build_blocks(struct ats_bench *b, struct ats_bench_graph *g, int blocks, bool broken)
 {
-    enum { WIDTH = 2048, ROWS = 1024 };
-    if (!ats_bench_graph_init(g, 6 * BLOCKS + 8)) {
+    enum { WIDTH = 1024, ROWS = 512 };
+    if (!ats_bench_graph_init(g, 6 * MAX_BLOCKS + 8)) {
         return false;
     }
     struct ggml_tensor *input = ggml_new_tensor_1d(g->context, GGML_TYPE_F32, WIDTH);
     bool good = ats_bench_take_input(b, input, 0);
-    for (int i = 0; good && i < BLOCKS; i++) {
+    for (int i = 0; good && i < blocks; i++) {
         struct ggml_tensor *parts[2];
         for (size_t j = 0; good && j < 2; j++) {
             struct ggml_tensor *weight = ggml_new_tensor_2d(g->context, GGML_TYPE_F16, WIDTH, ROWS);
@@ -267,19 +267,33 @@ static bool build_blocks(struct ats_bench *b, struct ats_bench_graph *g, bool br
     return good;
 }
 
+static bool time_blocks(struct ats_bench *accel, int blocks, bool broken, double slot_us,
+                        double *us, struct ats_error *err)
+{
+    struct ats_bench_graph g = {0};
+    bool good = true;
+    if (build_blocks(accel, &g, blocks, broken)) { /* else not supported: nothing to break */
+        good = ats_bench_time(accel, g.graph, slot_us, us, err);
+    }
+    ats_bench_graph_free(&g);
+    return good;
+}
+
+/* As many blocks as there is time for, so that a single launch is not lost in noise. */
 static bool measure_fusion(struct ats_bench *accel, double slot_us, struct ats_profile *profile,
                            struct ats_error *err)
 {
-    double us[2] = {0, 0};
-    bool good = true;
-    for (size_t broken = 0; good && broken < 2; broken++) {
-        struct ats_bench_graph g = {0};
-        if (build_blocks(accel, &g, broken == 1)) {
-            good = ats_bench_time(accel, g.graph, slot_us, &us[broken], err);
-        }
-        ats_bench_graph_free(&g);
+    double one_us = 0;
+    double whole_us = 0;
+    double broken_us = 0;
+    if (!time_blocks(accel, 1, false, 0, &one_us, err)) {
+        return false;
     }
-    profile->broken_fusion_us = fmax((us[1] - us[0]) / BLOCKS, 0);
+    const double fit = fmin(slot_us / fmax(one_us, 1), MAX_BLOCKS);
+    const int blocks = fit < 1 ? 1 : (int)fit;
+    const bool good = time_blocks(accel, blocks, false, slot_us, &whole_us, err) &&
+                      time_blocks(accel, blocks, true, slot_us, &broken_us, err);
+    profile->broken_fusion_us = fmax((broken_us - whole_us) / blocks, 0);
     return good;
 }
 

@@ -207,8 +207,10 @@ static bool has_point(const struct ats_profile_curve *c, double n)
 /* Without a few points nothing can be predicted: these are measured however late it is. */
 static bool is_essential(const struct ats_profile_curve *c, double tokens)
 {
-    return tokens <= 1 && (c->kind == ATS_COST_BYTES ||
-                           (c->kind == ATS_COST_MATMUL && strcmp(c->type, "q4_K") == 0));
+    static const double SMALL = 1024.0 * 2048; /* the smallest matrix of the grid */
+    return tokens <= 1 &&
+           (c->kind == ATS_COST_BYTES ||
+            (c->kind == ATS_COST_MATMUL && c->m * c->k <= SMALL && strcmp(c->type, "q4_K") == 0));
 }
 
 /* At most what the nearest smaller batch takes, in proportion; 0 if there is none. */
