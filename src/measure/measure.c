@@ -19,6 +19,7 @@
 static const double FULL_BUDGET_US = 45e6;
 static const double QUICK_BUDGET_US = 3.2e6;
 static const double CHECK_BUDGET_US = 40e6;
+static const double QUICK_CHECK_BUDGET_US = 5e6;
 
 /* Time for the runs of one graph; what a single operator may take at most to be measured. */
 static const double FULL_SLOT_US = 50e3;
@@ -186,6 +187,7 @@ static bool measure_threads(struct session *s, struct ats_error *err)
 /* A shape on a side, while it is measured. */
 struct task {
     struct ats_profile_curve curve;
+    bool is_own; /* asked about: of the user's model, or held back */
     bool closed; /* no further points: it does not fit or is not supported */
 };
 
@@ -204,13 +206,16 @@ static bool has_point(const struct ats_profile_curve *c, double n)
     return false;
 }
 
-/* Without a few points nothing can be predicted: these are measured however late it is. */
-static bool is_essential(const struct ats_profile_curve *c, double tokens)
+/* Without a few points nothing can be predicted: these are measured however late it is. So is, for
+ * one token, what was asked about. */
+static bool is_essential(const struct task *task, double tokens)
 {
     static const double SMALL = 1024.0 * 2048; /* the smallest matrix of the grid */
-    return tokens <= 1 &&
-           (c->kind == ATS_COST_BYTES ||
-            (c->kind == ATS_COST_MATMUL && c->m * c->k <= SMALL && strcmp(c->type, "q4_K") == 0));
+    const struct ats_profile_curve *c = &task->curve;
+    const bool is_basic =
+        c->kind == ATS_COST_BYTES ||
+        (c->kind == ATS_COST_MATMUL && c->m * c->k <= SMALL && strcmp(c->type, "q4_K") == 0);
+    return tokens <= 1 && (task->is_own || is_basic);
 }
 
 /* At most what the nearest smaller batch takes, in proportion; 0 if there is none. */
@@ -236,7 +241,7 @@ static bool measure_point(struct session *s, struct task *task, double tokens,
     const double n = ats_grid_n(c, tokens);
     const double op_us = most_us(c, n);
     if (task->closed || has_point(c, n) || op_us > s->max_op_us ||
-        (!has_time(s, op_us) && !is_essential(c, tokens))) {
+        (!has_time(s, op_us) && !is_essential(task, tokens))) {
         return true;
     }
     char what[64];
@@ -267,8 +272,21 @@ static bool measure_batches(struct session *s, struct tasks *tasks, const double
     return true;
 }
 
+static bool is_listed(const struct tasks *tasks, const struct ats_profile_curve *c)
+{
+    for (size_t i = 0; i < tasks->n; i++) {
+        const struct ats_profile_curve *o = &tasks->tasks[i].curve;
+        if (o->side == c->side && o->kind == c->kind && fabs(o->m - c->m) < 0.5 &&
+            fabs(o->k - c->k) < 0.5 && fabs(o->n_experts - c->n_experts) < 0.5 &&
+            fabs(o->heads - c->heads) < 0.5 && strcmp(o->type, c->type) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool add_tasks(struct tasks *tasks, const struct ats_grid_shape *shapes, size_t n,
-                      bool quick, struct ats_error *err)
+                      bool quick, bool is_own, struct ats_error *err)
 {
     struct task *grown = realloc(tasks->tasks, (tasks->n + 2 * n + 1) * sizeof(*grown));
     if (grown == NULL || shapes == NULL) {
@@ -278,10 +296,10 @@ static bool add_tasks(struct tasks *tasks, const struct ats_grid_shape *shapes, 
     tasks->tasks = grown;
     for (size_t i = 0; i < n; i++) {
         for (int side = 0; side < ATS_SIDES; side++) {
-            if (!quick || shapes[i].is_quick) {
-                struct task *task = &tasks->tasks[tasks->n++];
-                *task = (struct task){.curve = shapes[i].curve};
-                task->curve.side = (enum ats_side)side;
+            struct task task = {.curve = shapes[i].curve, .is_own = is_own};
+            task.curve.side = (enum ats_side)side;
+            if ((!quick || shapes[i].is_quick) && !is_listed(tasks, &task.curve)) {
+                tasks->tasks[tasks->n++] = task;
             }
         }
     }
@@ -295,11 +313,11 @@ static bool list_tasks(const struct session *s, struct tasks *tasks, struct ats_
     bool good = true;
     if (s->options->model != NULL) {
         struct ats_grid_shape *shapes = ats_grid_model(s->options->model, &n);
-        good = add_tasks(tasks, shapes, n, false, err);
+        good = add_tasks(tasks, shapes, n, false, true, err);
         free(shapes);
     }
     struct ats_grid_shape *shapes = ats_grid_shapes(row_bytes, &n);
-    good = good && add_tasks(tasks, shapes, n, s->options->quick, err);
+    good = good && add_tasks(tasks, shapes, n, s->options->quick, false, err);
     free(shapes);
     return good;
 }
@@ -498,7 +516,9 @@ bool ats_measure_check(const struct ats_measure_options *options, const struct a
                        struct ats_measure_check *checks, size_t *n, struct ats_error *err)
 {
     struct session s = {.options = options};
-    s.budget_us = options->budget_us > 0 ? options->budget_us : CHECK_BUDGET_US;
+    s.budget_us = options->budget_us > 0 ? options->budget_us
+                  : options->quick       ? QUICK_CHECK_BUDGET_US
+                                         : CHECK_BUDGET_US;
     *n = 0;
     if (!open_session(&s, err)) {
         return false;
@@ -509,7 +529,7 @@ bool ats_measure_check(const struct ats_measure_options *options, const struct a
     size_t n_batches = 0;
     struct ats_grid_shape *shapes = ats_grid_held(row_bytes, &n_shapes);
     const double *batches = ats_grid_held_batches(&n_batches);
-    const bool good = add_tasks(&tasks, shapes, n_shapes, false, err) &&
+    const bool good = add_tasks(&tasks, shapes, n_shapes, false, true, err) &&
                       measure_batches(&s, &tasks, batches, n_batches, err);
     if (good) {
         compare_tasks(profile, &tasks, checks, n);
