@@ -110,7 +110,7 @@ static void print_us(double us)
 
 static double shown_n(const struct ats_profile_curve *c, double batch)
 {
-    const double row = 4096 * sizeof(float) * (strcmp(c->type, "add") == 0 ? 3 : 2);
+    const double row = 4096.0 * sizeof(float) * (strcmp(c->type, "add") == 0 ? 3 : 2);
     return c->kind == ATS_COST_BYTES ? batch * row : batch;
 }
 

@@ -252,14 +252,14 @@ static bool build_blocks(struct ats_bench *b, struct ats_bench_graph *g, int blo
             struct ggml_tensor *weight = ggml_new_tensor_2d(g->context, GGML_TYPE_F16, WIDTH, ROWS);
             parts[j] = ggml_mul_mat(g->context, weight, input);
             good = ats_bench_take_weight(b, weight) &&
-                   ats_bench_take_output(b, parts[j], j * ROWS * sizeof(float));
+                   ats_bench_take_output(b, parts[j], j * sizeof(float) * ROWS);
             if (broken) {
                 ggml_set_output(parts[j]);
             }
         }
         if (good) {
             struct ggml_tensor *block = ggml_swiglu_split(g->context, parts[0], parts[1]);
-            good = ats_bench_take_output(b, block, 2 * ROWS * sizeof(float)) &&
+            good = ats_bench_take_output(b, block, 2 * sizeof(float) * ROWS) &&
                    ggml_backend_dev_supports_op(b->device, block);
             ggml_build_forward_expand(g->graph, block);
         }

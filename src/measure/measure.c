@@ -96,7 +96,7 @@ static double row_bytes(const char *type, double k)
 
 static bool matvec_gbps(struct session *s, const char *type, double *gbps, struct ats_error *err)
 {
-    struct ats_profile_curve curve = {.kind = ATS_COST_MATMUL, .m = 4096, .k = 4096};
+    struct ats_profile_curve curve = {.kind = ATS_COST_MATMUL, .m = 2048, .k = 2048};
     snprintf(curve.type, sizeof(curve.type), "%s", type);
     curve.weight_bytes = curve.m * row_bytes(type, curve.k);
     struct ats_profile_point point;

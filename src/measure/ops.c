@@ -71,7 +71,7 @@ static size_t route(int32_t *ids, size_t tokens, size_t experts, size_t used, ui
             deck[e] = (int32_t)e;
         }
         for (size_t t = 0; t < tokens; t++) {
-            for (size_t u = 0; u < used; u++) {
+            for (size_t u = 0; u < used && u < experts; u++) {
                 const size_t at = u + (size_t)ats_rng_below(&rng, experts - u);
                 const int32_t drawn = deck[at];
                 deck[at] = deck[u];
