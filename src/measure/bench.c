@@ -150,7 +150,7 @@ static bool allocate_scratch(struct ats_bench *b, size_t most, struct ats_error 
 static bool open_memory(struct ats_bench *b, size_t span_bytes, struct ats_error *err)
 {
     if (b->side == ATS_HOST) {
-        return map_pool(b, span_bytes, err) && allocate_scratch(b, SIZE_MAX, err);
+        return map_pool(b, span_bytes, err) && allocate_scratch(b, 2 * span_bytes, err);
     }
     size_t free_bytes = 0;
     size_t total_bytes = 0;
@@ -159,8 +159,9 @@ static bool open_memory(struct ats_bench *b, size_t span_bytes, struct ats_error
     if (half < MIN_POOL_BYTES) {
         return fail_memory(b, "weights", MIN_POOL_BYTES, err);
     }
-    return allocate_pool(b, span_bytes < half ? span_bytes : half, err) &&
-           allocate_scratch(b, free_bytes / 4, err);
+    const size_t pool = span_bytes < half ? span_bytes : half;
+    return allocate_pool(b, pool, err) &&
+           allocate_scratch(b, 2 * pool < free_bytes / 4 ? 2 * pool : free_bytes / 4, err);
 }
 
 static bool needs_threadpool(ggml_backend_dev_t device)

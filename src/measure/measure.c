@@ -116,6 +116,9 @@ static void use_threads(struct session *s, int threads)
         ats_topology_bind(s->topology, threads);
     }
     ats_bench_set_threads(&s->sides[ATS_HOST], threads);
+    if (s->options->leave_core) { /* in exact mode it computes on the CPU; others do not care */
+        ats_bench_set_threads(&s->sides[ATS_ACCEL], threads);
+    }
 }
 
 /* 1, 2, 4, ... and the counts at which something ends: cores, fast cores, hardware threads. */
