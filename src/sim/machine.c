@@ -59,7 +59,8 @@ struct ats_sim_machine ats_sim_machine_of(const struct ats_rig *rig,
     return m;
 }
 
-/* What crosses in the round trip of a profile, each way: src/measure/split.c. */
+/* What crosses in the round trip of a profile, each way, from and to pageable memory:
+ * src/measure/link.c. */
 static const double ROUND_TRIP_BYTES = 16 << 10;
 
 struct ats_sim_machine ats_sim_machine_of_profile(const struct ats_profile *profile,
@@ -71,8 +72,8 @@ struct ats_sim_machine ats_sim_machine_of_profile(const struct ats_profile *prof
                                 .profile = profile};
     snprintf(m.name, sizeof m.name, "%.63s", profile->identity.device);
     ats_profile_rates(profile, &m.device, &m.cpu);
-    const double copies_us = ats_profile_copy_us(profile, ROUND_TRIP_BYTES, false, true) +
-                             ats_profile_copy_us(profile, ROUND_TRIP_BYTES, true, true);
+    const double copies_us = ats_profile_copy_us(profile, ROUND_TRIP_BYTES, false, false) +
+                             ats_profile_copy_us(profile, ROUND_TRIP_BYTES, true, false);
     m.overheads.split_us = fmax(ats_profile_split_us(profile) - copies_us / 2, 0);
     m.overheads.sync_us = 0; /* part of that */
     m.overheads.cpu_op_us = profile->launch_us[ATS_HOST];
