@@ -17,9 +17,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},         {"serve", cli_serve, false},  {"bench", cli_bench, false},
-    {"devices", cli_devices, false}, {"rig", cli_rig, false},      {"synth", helper_run, false},
-    {"simulate", helper_run, false}, {"report", cli_report, true},
+    {"run", cli_run, false},         {"serve", cli_serve, false},    {"bench", cli_bench, false},
+    {"devices", cli_devices, false}, {"rig", cli_rig, false},        {"synth", helper_run, false},
+    {"simulate", helper_run, false}, {"profile", helper_run, false}, {"report", cli_report, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -55,6 +55,7 @@ static const struct argp argp = {
     "  rig      show a machine to be emulated, and how fast it is here\n"
     "  synth    write a small model with random weights, for tests\n"
     "  simulate predict how fast a model runs on a machine\n"
+    "  profile  measure this machine, for decisions and predictions\n"
     "\n"
     "Options:"
     "\v"
