@@ -147,12 +147,13 @@ static bool cut(struct search *s, size_t block, int side)
         promises[i] = promise(s, &list->at[i], block, side);
         low = fmin(low, promises[i]);
     }
-    for (int i = 0; i < HALVINGS; i++) {
+    for (int i = 0; i < HALVINGS && low < high; i++) {
         const double middle = low + (high - low) / 2;
-        if (count_below(promises, list->n, middle) > s->most) {
+        const size_t below = count_below(promises, list->n, middle);
+        high = below > s->most ? middle : high;
+        low = below > s->most ? low : middle;
+        if (below <= s->most && below >= s->most - s->most / 8) {
             high = middle;
-        } else {
-            low = middle;
         }
     }
     size_t kept = 0;
