@@ -252,12 +252,23 @@ static void print_speeds(const struct plan *p)
                                    .tokens = {p->prediction.tokens[0], p->prediction.tokens[1]}};
     printf("%-28s %10.4g %10.4g\n", "physical bound", plan_speed(&bound, ATS_PREFILL),
            plan_speed(&bound, ATS_DECODE));
+}
+
+/* How far the solver's first proposal may be from the best, of what placement can save. */
+static void print_choice(const struct plan *p)
+{
     const struct ats_decision *d = &p->parts[0].decision;
-    printf("\nChosen for a prompt of %u tokens and %u generated: %.3g s, by %s;\n"
-           "the solver's own optimum is %s.\n",
+    const struct ats_candidate *c = &d->candidates[d->chosen];
+    const struct ats_solution *s = &d->solution;
+    printf("\nChosen for a prompt of %u tokens and %u generated (%.3g s): proposal \"%s\".\n",
            p->workload.prompt_tokens, p->workload.decode_tokens, p->prediction.session_us / 1e6,
-           d->candidates[d->chosen].is_solved ? d->candidates[d->chosen].name : "a simple rule",
-           d->solution.exact ? "exact" : "within 1 % of a bound");
+           c->name);
+    if (s->exact) {
+        printf("The solver's own optimum is exact.\n");
+    } else {
+        printf("The solver is within %.2g %% of what a placement can save.\n",
+               100 * (s->weighted_us - s->bound_us) / (s->host_us - s->bound_us));
+    }
 }
 
 void plan_print(const struct plan *p)
@@ -280,6 +291,7 @@ void plan_print(const struct plan *p)
     print_why(p);
     print_memory(p);
     print_speeds(p);
+    print_choice(p);
 }
 
 /* ---- JSON ---- */

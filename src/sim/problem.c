@@ -74,11 +74,18 @@ static double stream_us(const struct maker *k, const struct ats_model_unit *u)
     return us;
 }
 
+/* Whether the residual stream is needed behind the unit and is not what it reads itself. */
+static bool goes_past(const struct ats_model_unit *u)
+{
+    return u->role != ATS_ROLE_NORM && u->role != ATS_ROLE_OUTPUT_NORM &&
+           u->role != ATS_ROLE_OUTPUT;
+}
+
 static double change_us(const struct maker *k, const struct ats_model_unit *u, int phase)
 {
     const struct ats_sim_machine *m = k->setting->machine;
     const double rows = ats_model_rows(u, &k->passes[phase]);
-    const double stream = (double)k->model->params.n_embd * VALUE_BYTES;
+    const double stream = goes_past(u) ? (double)k->model->params.n_embd * VALUE_BYTES : 0;
     const double bytes = rows * ((double)u->in_bytes_per_token + stream);
     const double gbps = fmin(m->device.pageable_gbps, m->device.h2d_gbps);
     return m->overheads.split_us + m->overheads.sync_us / 2 + m->device.copy_latency_us +
@@ -165,9 +172,12 @@ static void spread(const struct ats_model *m, const struct ats_sim_listing *l,
     for (size_t i = 0; i < m->n_units; i++) {
         const struct ats_model_unit *u = &m->units[i];
         const enum ats_where own = sides[i] == ATS_ACCEL ? ATS_WHERE_VRAM : ATS_WHERE_HOST;
+        const enum ats_where vector = !vectors_fit            ? ATS_WHERE_HOST
+                                      : own == ATS_WHERE_VRAM ? ATS_WHERE_VRAM
+                                                              : ATS_WHERE_BOTH;
         for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
-            const bool is_vector = l->units[at].is_vector;
-            where[at++] = !is_vector ? own : vectors_fit ? ATS_WHERE_BOTH : ATS_WHERE_HOST;
+            where[at] = l->units[at].is_vector ? vector : own;
+            at++;
         }
         if (at < l->n && l->source[at] == m->n_tensors + i) {
             where[at++] = own;

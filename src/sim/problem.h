@@ -7,8 +7,9 @@
  * residual stream behind it. Where both neighbours are streamed there is no change: both run on the
  * accelerator.
  *
- * Norms and biases are on both sides (plan/placement.h), so that units of nothing else take no
- * room and may be anywhere.
+ * Norms and biases are in VRAM, all of them if they fit and otherwise none: where their unit is on
+ * the accelerator there alone, else on both sides, because prefill streams the matrix beside them.
+ * So they do not count as bytes of their unit.
  *
  * Pure. */
 #ifndef ATS_SIM_PROBLEM_H
@@ -26,7 +27,7 @@ struct ats_sim_problem {
     struct ats_solve_unit *units; /* by unit of the model; the embedding is fixed to the host */
     size_t n;
     double passes[ATS_PHASES]; /* of the workload */
-    uint64_t vector_bytes;     /* norms and biases, which are on both sides if they fit */
+    uint64_t vector_bytes;     /* norms and biases */
 };
 
 /* False: out of memory. Freed with ats_sim_problem_free. */
