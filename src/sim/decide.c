@@ -91,11 +91,12 @@ static bool propose(struct decider *d, struct ats_error *err)
     return good;
 }
 
-static bool fill(struct decider *d, struct ats_error *err)
+static bool by_rule(struct decider *d, enum ats_rule_kind kind, const char *name,
+                    struct ats_error *err)
 {
-    const struct ats_rule rule = {.kind = ATS_RULE_FILL};
+    const struct ats_rule rule = {.kind = kind};
     return ats_place(d->listing.units, d->listing.n, (size_t)d->budget, &rule, d->where, err) &&
-           consider(d, "fill", false, err);
+           consider(d, name, false, err);
 }
 
 /* The last `n` of layers and output head, experts of the first `left` of all layers excepted.
@@ -157,7 +158,8 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
     if (d->where == NULL || d->best == NULL) {
         return ats_fail(err, "out of memory for a placement");
     }
-    if (!propose(d, err) || !fill(d, err) || !by_layers(d, err) || !by_experts(d, err)) {
+    if (!propose(d, err) || !by_rule(d, ATS_RULE_FILL, "fill", err) ||
+        !by_rule(d, ATS_RULE_HOST, "host", err) || !by_layers(d, err) || !by_experts(d, err)) {
         return false;
     }
     d->placement->holds = false;
