@@ -32,7 +32,7 @@ struct decider {
     uint64_t budget;
     struct ats_sim_listing listing;
     enum ats_where *where; /* of the candidate at hand */
-    enum ats_where *best;
+    enum ats_where *kept;  /* of all candidates, one after another */
     struct ats_sim_placement *placement;
     struct ats_decision *decision;
     const struct ats_sim_policy *policy;
@@ -40,18 +40,7 @@ struct decider {
 
 /* ---- candidates ---- */
 
-static bool is_better(const struct ats_candidate *a, const struct ats_candidate *b)
-{
-    const double margin = EQUAL_SHARE * b->prediction.session_us;
-    const double gain = b->prediction.session_us - a->prediction.session_us;
-    const double splits = a->prediction.splits[ATS_DECODE] - b->prediction.splits[ATS_DECODE];
-    if (gain > margin || gain < -margin) {
-        return gain > 0;
-    }
-    return splits < 0 || (splits == 0 && gain > 0);
-}
-
-/* Predicts what is in d->where, and keeps it if it is the best. */
+/* Predicts what is in d->where, and keeps it. */
 static bool consider(struct decider *d, const char *name, bool is_solved, struct ats_error *err)
 {
     struct ats_decision *decision = d->decision;
@@ -63,12 +52,32 @@ static bool consider(struct decider *d, const char *name, bool is_solved, struct
     if (!ats_predict(d->setting, d->workload, d->policy, d->placement, &c->prediction, err)) {
         return false;
     }
-    if (decision->n == 0 || is_better(c, &decision->candidates[decision->chosen])) {
-        decision->chosen = decision->n;
-        memcpy(d->best, d->where, d->listing.n * sizeof(d->best[0]));
-    }
+    memcpy(d->kept + decision->n * d->listing.n, d->where, d->listing.n * sizeof(d->where[0]));
     decision->n++;
     return true;
+}
+
+/* The shortest session; of those that count as equally short the one with the fewest splits. */
+static size_t choose(const struct ats_decision *d)
+{
+    double least_us = d->candidates[0].prediction.session_us;
+    for (size_t i = 1; i < d->n; i++) {
+        const double us = d->candidates[i].prediction.session_us;
+        least_us = us < least_us ? us : least_us;
+    }
+    size_t best = d->n;
+    for (size_t i = 0; i < d->n; i++) {
+        const struct ats_prediction *own = &d->candidates[i].prediction;
+        if (own->session_us > least_us * (1 + EQUAL_SHARE)) {
+            continue;
+        }
+        const struct ats_prediction *other = &d->candidates[best < d->n ? best : i].prediction;
+        const double splits = own->splits[ATS_DECODE] - other->splits[ATS_DECODE];
+        if (best == d->n || splits < 0 || (splits == 0 && own->session_us < other->session_us)) {
+            best = i;
+        }
+    }
+    return best;
 }
 
 static bool propose(struct decider *d, struct ats_error *err)
@@ -154,8 +163,8 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
         return ats_fail(err, "out of memory for a placement");
     }
     d->where = calloc(d->listing.n + 1, sizeof(d->where[0]));
-    d->best = calloc(d->listing.n + 1, sizeof(d->best[0]));
-    if (d->where == NULL || d->best == NULL) {
+    d->kept = calloc(ATS_MOST_CANDIDATES * d->listing.n + 1, sizeof(d->kept[0]));
+    if (d->where == NULL || d->kept == NULL) {
         return ats_fail(err, "out of memory for a placement");
     }
     if (!propose(d, err) || !by_rule(d, ATS_RULE_FILL, "fill", err) ||
@@ -163,7 +172,9 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
         return false;
     }
     d->placement->holds = false;
-    ats_sim_listing_apply(d->setting, &d->listing, d->best, d->placement);
+    d->decision->chosen = choose(d->decision);
+    ats_sim_listing_apply(d->setting, &d->listing, d->kept + d->decision->chosen * d->listing.n,
+                          d->placement);
     return true;
 }
 
@@ -180,7 +191,7 @@ bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload
     const bool good = decide(&d, budget, err);
     ats_sim_listing_free(&d.listing);
     free(d.where);
-    free(d.best);
+    free(d.kept);
     return good;
 }
 
