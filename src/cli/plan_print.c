@@ -15,10 +15,10 @@ static const struct {
     const char *title;
 } columns[] = {
     {ATS_ROLE_QKV, "qkv"},           {ATS_ROLE_ATTENTION, "state"},
-    {ATS_ROLE_ATTN_OUT, "attn out"}, {ATS_ROLE_ROUTER, "router"},
-    {ATS_ROLE_EXPERTS_UP, "exp up"}, {ATS_ROLE_EXPERTS_DOWN, "exp down"},
-    {ATS_ROLE_SHARED_UP, "shd up"},  {ATS_ROLE_SHARED_DOWN, "shd down"},
-    {ATS_ROLE_FFN_UP, "ffn up"},     {ATS_ROLE_FFN_DOWN, "ffn down"},
+    {ATS_ROLE_ATTN_OUT, "attn_o"},   {ATS_ROLE_ROUTER, "router"},
+    {ATS_ROLE_EXPERTS_UP, "exp_up"}, {ATS_ROLE_EXPERTS_DOWN, "exp_dn"},
+    {ATS_ROLE_SHARED_UP, "shd_up"},  {ATS_ROLE_SHARED_DOWN, "shd_dn"},
+    {ATS_ROLE_FFN_UP, "ffn_up"},     {ATS_ROLE_FFN_DOWN, "ffn_dn"},
     {ATS_ROLE_OTHER, "other"},
 };
 enum { N_COLUMNS = sizeof columns / sizeof columns[0] };
@@ -83,7 +83,7 @@ static void print_cell(const char *text, bool colours)
                          : strcmp(text, "VRAM") == 0 ? "\033[32m"
                          : strcmp(text, "host") == 0 ? "\033[33m"
                                                      : "\033[36m";
-    printf(" %s%-8s%s", colours ? colour : "", text != NULL ? text : "-",
+    printf(" %s%-6s%s", colours ? colour : "", text != NULL ? text : "-",
            colours && text != NULL ? "\033[0m" : "");
 }
 
@@ -131,7 +131,7 @@ static void print_where(const struct plan *p)
     printf("\n%-7s", "layers");
     for (size_t c = 0; c < N_COLUMNS; c++) {
         if (t->used[c]) {
-            printf(" %-8s", columns[c].title);
+            printf(" %-6s", columns[c].title);
         }
     }
     printf(" %9s\n", "in VRAM");
@@ -174,19 +174,21 @@ static void print_memory(const struct plan *p)
 {
     for (size_t k = 0; k < p->n_parts; k++) {
         const struct plan_memory m = plan_memory_of(&p->parts[k]);
-        char t[8][32];
+        char t[5][32];
         printf("\nVRAM");
         if (p->n_parts > 1) {
             printf(" of device %zu", k);
         }
-        printf(": weights %s, %s %s, compute buffers %s,\nstaging memory %s, free %s; budget %s, "
-               "left alone %s\n",
-               ats_format_bytes(m.weights, t[0], 32), "KV cache and state",
-               ats_format_bytes(m.state, t[1], 32), ats_format_bytes(m.compute, t[2], 32),
-               ats_format_bytes(m.staging, t[3], 32), ats_format_bytes(m.free, t[4], 32),
-               ats_format_bytes(p->budget, t[5], 32), ats_format_bytes(p->headroom, t[6], 32));
-        printf("Host memory: weights %s, ", ats_format_bytes(m.host_weights, t[0], 32));
-        printf("KV cache and state %s\n", ats_format_bytes(m.host_state, t[1], 32));
+        printf(": budget %s, left alone %s\n", ats_format_bytes(p->budget, t[0], 32),
+               ats_format_bytes(p->headroom, t[1], 32));
+        printf("  weights %s, KV cache and state %s, compute buffers %s,\n"
+               "  staging memory %s, free %s\n",
+               ats_format_bytes(m.weights, t[0], 32), ats_format_bytes(m.state, t[1], 32),
+               ats_format_bytes(m.compute, t[2], 32), ats_format_bytes(m.staging, t[3], 32),
+               ats_format_bytes(m.free, t[4], 32));
+        printf("Host memory\n  weights %s, KV cache and state %s\n",
+               ats_format_bytes(m.host_weights, t[0], 32),
+               ats_format_bytes(m.host_state, t[1], 32));
     }
 }
 
@@ -239,9 +241,10 @@ static void print_rules(const struct plan *p)
 static void print_speeds(const struct plan *p)
 {
     const uint32_t n = p->prediction.tokens[ATS_PREFILL];
-    printf("\nPredicted tokens/s, not measured; prefill by %u, decode at a depth of %u\n", n,
+    printf("\nPredicted, not measured; prefill by %u, decode at a depth of %u\n", n,
            p->workload.prompt_tokens + p->workload.decode_tokens / 2);
-    printf("%-28s %10s %10s %7s %7s %10s\n", "", "prefill", "decode", "splits", "splits", "VRAM");
+    printf("%-28s %21s %15s\n", "", "tokens/s", "splits");
+    printf("%-28s %10s %10s %7s %7s %10s\n", "", "prefill", "decode", "prefill", "decode", "VRAM");
     print_speed("this plan", &p->prediction, used_bytes(p));
     print_rules(p);
     for (size_t i = 0; i < p->n_alternatives; i++) {
@@ -260,7 +263,7 @@ static void print_choice(const struct plan *p)
     const struct ats_decision *d = &p->parts[0].decision;
     const struct ats_candidate *c = &d->candidates[d->chosen];
     const struct ats_solution *s = &d->solution;
-    printf("\nChosen for a prompt of %u tokens and %u generated (%.3g s): proposal \"%s\".\n",
+    printf("\nChosen for a prompt of %u tokens and %u generated, %.3g s;\nproposed by: %s.\n",
            p->workload.prompt_tokens, p->workload.decode_tokens, p->prediction.session_us / 1e6,
            c->name);
     if (s->exact) {

@@ -251,9 +251,11 @@ bool plan_make(struct plan *p, const struct plan_options *o, struct ats_error *e
             return false;
         }
     }
+    /* llama.cpp has no placement over several devices here, and without VRAM none but the CPU */
     bool good = true;
     for (size_t i = 0; good && o->devices == 1 && i < sizeof policies / sizeof policies[0]; i++) {
-        good = add_alternative(p, policies[i], err);
+        const bool needs_vram = strcmp(policies[i], "cpu") != 0;
+        good = (needs_vram && p->budget == 0) || add_alternative(p, policies[i], err);
     }
     return good;
 }
