@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Blocks before the last one of a problem whose placements can all have a label. */
+enum { MOST_BLOCKS = 15 };
+
 /* Labels in all, per block and side: enough for all 2^15 of sixteen blocks, few enough for
  * 6 MiB and less than 100 ms whatever the number of blocks. */
-enum { ALL_LABELS = 600000, MOST_LABELS = 1 << 15, FEWEST_LABELS = 4 };
+enum { ALL_LABELS = 600000, FEWEST_LABELS = 4 };
 
 /* Halvings that find a limit which about the right number of labels stay below. */
 enum { HALVINGS = 24 };
@@ -44,7 +47,8 @@ static bool search_make(struct search *s, const struct ats_blocks *b)
 {
     const size_t share = ALL_LABELS / (b->n + 1);
     *s = (struct search){.b = b, .dropped_us = INFINITY};
-    s->most = share > MOST_LABELS ? MOST_LABELS : share < FEWEST_LABELS ? FEWEST_LABELS : share;
+    const size_t ways = (size_t)1 << (b->n < MOST_BLOCKS ? b->n : MOST_BLOCKS);
+    s->most = share > ways ? ways : share < FEWEST_LABELS ? FEWEST_LABELS : share;
     s->needed = calloc(b->n + 1, sizeof(s->needed[0]));
     s->start = calloc(2 * b->n + 2, sizeof(s->start[0]));
     bool good = s->needed != NULL && s->start != NULL;
