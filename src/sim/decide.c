@@ -222,7 +222,7 @@ static bool index_make(struct index *x, const struct ats_model *m)
     for (size_t i = 0; i < m->n_tensors; i++) {
         x->by_name[i] = &m->tensors[i];
     }
-    qsort(x->by_name, m->n_tensors, sizeof(x->by_name[0]), compare_names);
+    qsort(x->by_name, m->n_tensors, sizeof(struct ats_model_tensor *), compare_names);
     memset(x->unit_of_layer, -1, sizeof x->unit_of_layer);
     for (size_t i = 0; i < m->n_units; i++) {
         const struct ats_model_unit *u = &m->units[i];

@@ -95,7 +95,7 @@ bool ats_predict(const struct ats_sim_setting *s, const struct ats_workload *w,
     for (size_t i = 0; good && i < sizeof phases / sizeof phases[0]; i++) {
         const enum ats_phase phase = phases[i];
         const struct ats_model_pass pass = ats_workload_pass(s, w, phase);
-        struct ats_sim_use use;
+        struct ats_sim_use use = {0};
         good = run_pass(s, policy, placement, &pass, engine, &use);
         p->us[phase] = use.us;
         p->splits[phase] = (double)use.splits;

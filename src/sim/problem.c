@@ -185,6 +185,20 @@ static void spread(const struct ats_model *m, const struct ats_sim_listing *l,
     }
 }
 
+static void lean(const struct ats_sim_problem *p, const struct ats_leaning *leaning,
+                 struct ats_solve_unit *units, struct ats_solve_problem *problem)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        units[i] = p->units[i];
+        for (int phase = 0; phase < ATS_PHASES; phase++) {
+            units[i].change_us[phase] *= leaning->change;
+        }
+    }
+    for (int phase = 0; phase < ATS_PHASES; phase++) {
+        problem->weight[phase] = p->passes[phase] * leaning->weight[phase];
+    }
+}
+
 bool ats_sim_problem_solve(const struct ats_sim_problem *p, const struct ats_model *model,
                            const struct ats_leaning *leaning, uint64_t budget,
                            const struct ats_sim_listing *l, enum ats_where *where,
@@ -192,21 +206,16 @@ bool ats_sim_problem_solve(const struct ats_sim_problem *p, const struct ats_mod
 {
     struct ats_solve_unit *units = calloc(p->n + 1, sizeof(units[0]));
     enum ats_side *sides = calloc(p->n + 1, sizeof(sides[0]));
+    if (units == NULL || sides == NULL) {
+        free(units);
+        free(sides);
+        return ats_fail(err, "out of memory for a placement");
+    }
     const bool vectors_fit = p->vector_bytes <= budget;
-    struct ats_solve_problem problem = {.units = units, .n = p->n};
-    problem.budget = vectors_fit ? budget - p->vector_bytes : budget;
-    bool good = units != NULL && sides != NULL;
-    for (size_t i = 0; good && i < p->n; i++) {
-        units[i] = p->units[i];
-        for (int phase = 0; phase < ATS_PHASES; phase++) {
-            units[i].change_us[phase] *= leaning->change;
-        }
-    }
-    for (int phase = 0; phase < ATS_PHASES; phase++) {
-        problem.weight[phase] = p->passes[phase] * leaning->weight[phase];
-    }
-    good = good ? ats_solve(&problem, sides, solution, err)
-                : ats_fail(err, "out of memory for a placement");
+    struct ats_solve_problem problem = {
+        .units = units, .n = p->n, .budget = vectors_fit ? budget - p->vector_bytes : budget};
+    lean(p, leaning, units, &problem);
+    const bool good = ats_solve(&problem, sides, solution, err);
     if (good) {
         spread(model, l, sides, vectors_fit, where);
     }

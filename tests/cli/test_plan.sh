@@ -52,7 +52,9 @@ expect_figure 'len(r["devices"])' 2
 expect_figure 'all(x["memory"]["free_bytes"] >= 0 for x in r["devices"])' True
 expect_figure 'sorted({u["layer"] for x in r["devices"] for u in x["units"]})' "$(python3 -c 'print(list(range(-1, 36)))')"
 expect_figure 'len({u["layer"] for u in r["devices"][0]["units"]} & {u["layer"] for u in r["devices"][1]["units"]})' 0
-[ -s "$work/two.txt" ] && [ -s "$work/two.txt.ATS1" ] || problem "$command_text" "not a plan file per device"
+for file in two.txt two.txt.ATS1; do
+    [ -s "$work/$file" ] || problem "$command_text" "no plan file $file"
+done
 
 # A picture is XML.
 try "$ats" plan qwen3-30b-a3b --rig laptop-3060 --svg "$work/plan.svg"

@@ -189,6 +189,7 @@ static void test_fixed_and_joined(void **state)
     units[2].joined = false;
     units[2].sides = ATS_ON(ATS_ACCEL);
     s = solve(&p, sides);
+    assert_int_equal(s.bytes, 5);
     assert_int_equal(sides[0], ATS_HOST);
     assert_int_equal(sides[2], ATS_ACCEL);
     p.budget = 4;

@@ -314,7 +314,8 @@ static void test_inferred_description(void **state)
     for (int i = 0; i < 2 * LAYERS; i++) {
         caches[i] = cache_of(names[i], i % 2 == 0 ? "k" : "v", i / 2, 4096);
     }
-    const struct ats_model_clues clues = {.state = caches, .n_state = 2 * LAYERS, .n_used = 8};
+    const struct ats_model_clues clues = {
+        .state = caches, .n_state = sizeof caches / sizeof caches[0], .n_used = 8};
     struct ats_error err = {""};
     size_t n;
     uint32_t n_ctx;
@@ -345,7 +346,8 @@ static void test_inferred_description(void **state)
     caches[5] = cache_of(names[5], "v", 2, 1024);
     caches[0].bytes /= 2;
     caches[1].bytes /= 2;
-    const struct ats_model_clues fewer = {.state = caches, .n_state = 2 * LAYERS};
+    const struct ats_model_clues fewer = {.state = caches,
+                                          .n_state = sizeof caches / sizeof caches[0]};
     tensors = copy_tensors(m, &n);
     inferred = ats_model_infer(tensors, n, &fewer, &n_ctx, &err);
     assert_non_null(inferred);
@@ -412,6 +414,91 @@ static void test_places_by_name(void **state)
     ats_model_free(m);
 }
 
+/* ---- models that nobody has made ---- */
+
+static const char *const odd_names[] = {
+    "attn_norm.weight",   "attn_q.weight",        "attn_k.weight",      "attn_v.weight",
+    "attn_qkv.weight",    "attn_kv_a_mqa.weight", "attn_output.weight", "attn_k_norm.weight",
+    "ssm_conv1d.weight",  "ssm_out.weight",       "ssm_norm.weight",    "ffn_gate_inp.weight",
+    "ffn_up_exps.weight", "ffn_down_exps.weight", "ffn_up.weight",      "ffn_down.weight",
+    "ffn_down_exps.bias", "anything.weight",
+};
+
+static uint64_t odd_size(struct ats_rng *rng)
+{
+    return test_between(rng, 1, 300) == 1 ? test_between(rng, 1, SIZE_MAX >> 20)
+           : test_chance(rng, 20)         ? test_between(rng, 1, 3)
+                                          : 32 * test_between(rng, 1, 200);
+}
+
+static size_t draw_tensors(struct ats_rng *rng, struct ats_model_tensor *tensors)
+{
+    const size_t n_names = sizeof odd_names / sizeof odd_names[0];
+    size_t n = 0;
+    for (size_t layer = 0; layer < 3; layer++) {
+        for (size_t i = 0; i < n_names; i++) {
+            if (test_chance(rng, 60)) {
+                continue;
+            }
+            char name[64];
+            snprintf(name, sizeof name, "blk.%zu.%s", layer, odd_names[i]);
+            struct ats_model_tensor *t = &tensors[n++];
+            *t = (struct ats_model_tensor){.name = strdup(name),
+                                           .type_name = "f32",
+                                           .ne = {odd_size(rng), odd_size(rng), 1, 1}};
+            t->ne[2] = strstr(name, "_exps") != NULL ? test_between(rng, 1, 300) : 1;
+            t->bytes = t->ne[0] * t->ne[1] * t->ne[2] * 4;
+        }
+    }
+    return n;
+}
+
+/* Tensors and caches of any shape: refused with a message, or decided within the budget. */
+static void test_odd_models(void **state)
+{
+    (void)state;
+    size_t decided = 0;
+    for (uint64_t round = 0; round < 400; round++) {
+        struct ats_rng rng = test_rng(50000 + round);
+        const size_t n_names = 3 * sizeof odd_names / sizeof odd_names[0];
+        struct ats_model_tensor *tensors = calloc(n_names, sizeof(*tensors));
+        const size_t n = draw_tensors(&rng, tensors);
+        char names[6][32];
+        struct ats_model_tensor caches[6];
+        for (int i = 0; i < 6; i++) {
+            static const char *const kinds[] = {"k", "v", "r", "s", "?", "k_lx"};
+            caches[i] = cache_of(names[i], kinds[test_between(&rng, 0, 5)], i % 3, 1);
+            caches[i].ne[1] = odd_size(&rng);
+            caches[i].bytes = test_between(&rng, 1, 1 << 24);
+        }
+        const struct ats_model_clues clues = {
+            .state = caches, .n_state = 6, .n_used = (uint32_t)test_between(&rng, 0, 40)};
+        struct ats_error err = {""};
+        uint32_t n_ctx;
+        struct ats_model *m = ats_model_infer(tensors, n, &clues, &n_ctx, &err);
+        if (m == NULL) {
+            assert_true(err.text[0] != '\0');
+            continue;
+        }
+        const struct ats_sim_machine machine = round_machine();
+        struct ats_sim_setting s = setting_of(m, &machine, test_between(&rng, 0, 1 << 28));
+        s.n_ctx = n_ctx > 0 && n_ctx < 100000 ? n_ctx : 100;
+        const struct ats_workload w = {.prompt_tokens = 64, .decode_tokens = 4};
+        struct ats_sim_placement p;
+        struct ats_decision d;
+        assert_true(ats_sim_placement_init(&s, &p));
+        if (ats_decide(&s, &w, ATS_BUDGET_OF_SETTING, &p, &d, &err)) {
+            assert_true(p.used_bytes <= s.vram_bytes);
+            decided++;
+        } else {
+            assert_true(err.text[0] != '\0');
+        }
+        ats_sim_placement_free(&p);
+        ats_model_free(m);
+    }
+    assert_true(decided > 100);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -421,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_decisions_on_random_machines),
         cmocka_unit_test(test_inferred_description),
         cmocka_unit_test(test_places_by_name),
+        cmocka_unit_test(test_odd_models),
     };
     return cmocka_run_group_tests_name("solve_model", tests, NULL, NULL);
 }
