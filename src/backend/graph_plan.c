@@ -182,6 +182,7 @@ static bool fill_promotions(struct builder *b)
                                : (int32_t)b->staged[staged->after].last_split,
         };
     }
+    plan->piece = b->description.piece;
     if (b->n_staged > 0 && b->description.roots[b->staged[0].root].held) {
         plan->held = ats_promotion_name(&b->description, b->staged, b->n_staged);
     }
