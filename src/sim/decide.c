@@ -12,17 +12,23 @@
 static const double EQUAL_SHARE = 1e-3;
 
 /* What the solver is asked for: first the problem as it is, then with a phase or the changes of
- * sides counting for less or more. */
+ * sides counting for less or more, and with layers in either order. */
 static const struct {
     const char *name;
     struct ats_leaning leaning;
 } proposals[] = {
     {"solver", {.weight = {1, 1}, .change = 1}},
+    {"solver, spread", {.weight = {1, 1}, .change = 1, .spreads = true}},
     {"solver, decode only", {.weight = {1, 0}, .change = 1}},
+    {"solver, decode only, spread", {.weight = {1, 0}, .change = 1, .spreads = true}},
     {"solver, half prefill", {.weight = {1, 0.5}, .change = 1}},
+    {"solver, half prefill, spread", {.weight = {1, 0.5}, .change = 1, .spreads = true}},
     {"solver, prefill twice", {.weight = {1, 2}, .change = 1}},
+    {"solver, prefill twice, spread", {.weight = {1, 2}, .change = 1, .spreads = true}},
     {"solver, prefill only", {.weight = {0, 1}, .change = 1}},
+    {"solver, prefill only, spread", {.weight = {0, 1}, .change = 1, .spreads = true}},
     {"solver, few splits", {.weight = {1, 1}, .change = 3}},
+    {"solver, few splits, spread", {.weight = {1, 1}, .change = 3, .spreads = true}},
     {"solver, fewest splits", {.weight = {1, 1}, .change = 10}},
 };
 

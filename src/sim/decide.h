@@ -2,10 +2,11 @@
  * out.
  *
  * The solver (plan/solve.h) needs a time that is a sum over units. A real pass is not quite one:
- * copies overlap with computing, and staging memory holds weights from pass to pass. So the solver
- * makes several proposals, with the phases weighted and changes of sides priced differently; the
- * simple rule, the best placement by layers and the best one with experts in host memory join
- * them; and the simulator's timeline (sim/ats.h) predicts each. The one with the shortest session
+ * copies overlap with computing, and staging memory holds weights or lets them pass beside the CPU.
+ * So the solver makes several proposals, with the phases weighted and changes of sides priced
+ * differently, and with layers that are alike spread over the depth; the simple rule, nothing in
+ * VRAM, the best placement by layers and the best one with experts in host memory join them; and
+ * the simulator's timeline (sim/ats.h) predicts each. The one with the shortest session
  * wins, so that none of the others is predicted to be faster. Of those that are equally fast the
  * one with the fewest splits wins.
  *
@@ -52,7 +53,7 @@ bool ats_predict(const struct ats_sim_setting *setting, const struct ats_workloa
                  const struct ats_sim_policy *policy, struct ats_sim_placement *placement,
                  struct ats_prediction *prediction, struct ats_error *err);
 
-enum { ATS_MOST_CANDIDATES = 16 };
+enum { ATS_MOST_CANDIDATES = 24 };
 
 struct ats_candidate {
     const char *name; /* "solver", "fill", "layers", ...; static */

@@ -21,6 +21,8 @@
 struct ats_leaning {
     double weight[ATS_PHASES]; /* factors of the workload's weights */
     double change;             /* factor of the cost of a change */
+    bool spreads;              /* layers that save as much come in an order that spreads them over
+                                  the depth, so that streams find work to hide behind */
 };
 
 struct ats_sim_problem {
