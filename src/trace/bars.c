@@ -330,6 +330,19 @@ static int by_lane_and_time(const void *a, const void *b)
     return (x->end_ns < y->end_ns) - (x->end_ns > y->end_ns);
 }
 
+/* What comes before the first pass of a context is of no interest: it would only make the others
+ * small. */
+static void drop_outsiders(struct ats_trace_bars *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < out->n_bars; i++) {
+        if (out->bars[i].pass != ATS_BAR_NO_PASS) {
+            out->bars[n++] = out->bars[i];
+        }
+    }
+    out->n_bars = n;
+}
+
 static void finish(struct maker *m)
 {
     struct ats_trace_bars *out = m->out;
@@ -338,6 +351,8 @@ static void finish(struct maker *m)
         /* the host never asked: somewhere until the end */
         out->bars[m->opens[i].bar].end_ns = out->end_ns;
     }
+    drop_outsiders(out);
+    find_ends(out);
     extend_passes(out);
     count_tokens(out);
     qsort(out->bars, out->n_bars, sizeof(*out->bars), by_lane_and_time);
