@@ -3,7 +3,6 @@
 # how it fails.
 # shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/../cli/lib.sh"
-unset ATS_TRACE ATS_TRACE_MEMORY ATS_TRACE_CHECK
 export OMP_WAIT_POLICY=passive ATS_PROFILES=$root/profiles
 cd "$work" || exit 1
 
@@ -40,6 +39,19 @@ json '[.traceEvents[] | select(.ph == "X") | .ts >= 0 and .dur >= 0] | all' one.
 json '(.otherData.phases.all.to_device_us + .otherData.phases.all.to_host_us) as $sum |
     ([.traceEvents[] | select(.ph == "X" and (.cat == "to device" or .cat == "to host")).dur] | add)
     as $events | ($events - $sum) / $sum | fabs < 0.35' one.json
+
+# An emulation with a clock counts by itself what its engines do: the trace has the same. (Operators
+# outside of passes, such as clearing a KV cache, are not in it.)
+try_llama env ATS_EMU_REPORT=emu.json timeout 120 "$ats" trace --out timed run --emulate emu-timed \
+    --vram 14M --promote all -ub 32 -m moe.gguf -p "$prompt" -n 4 -no-cnv
+expect_rc 0
+jq -s '{emu: .[0].devices[0], all: .[1].otherData.phases.all}' emu.json timed.json >both.json
+json '.emu.copies_h2d > 100 and .all.to_device_bytes > 1e6' both.json
+for pair in bytes_h2d:to_device_bytes bytes_d2h:to_host_bytes copy_h2d_us:to_device_us \
+    copy_d2h_us:to_host_us; do
+    json ".emu.${pair%:*} as \$emu | (.all.${pair#*:} / \$emu - 1) | fabs < 1e-4" both.json
+done
+json '(.all.accel_us / .emu.compute_us) as $share | $share > 0.95 and $share < 1.0001' both.json
 
 # --check, over schedules that random pauses shift.
 for seed in 1 2 3; do
@@ -111,11 +123,4 @@ try "$ats" trace --out no/such/folder run
 expect_error 1 "--out: cannot write"
 try env ATS_TRACE=x ATS_TRACE_MEMORY=lots "$ats" devices --emulate emu-small
 expect_in err "ATS_TRACE_MEMORY"
-for option in --help -h; do
-    try "$ats" trace $option
-    expect_rc 0
-    longest=$(awk '{ if (length > max) max = length } END { print max + 0 }' out)
-    [ "$longest" -le 80 ] || problem "$command_text" "a line of $longest columns"
-done
-
 finish
