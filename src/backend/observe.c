@@ -16,15 +16,15 @@ typedef void (*ended_t)(void *data, uint64_t tag, double begin_us, double end_us
 
 /* A stream of ours that is recorded. Used by the stream's thread. */
 struct ats_observed_stream {
-    bool in_use; /* under `lock` */
+    uint64_t pass_begin_ns;
+    uint64_t n_built; /* plans that were told of */
     uint32_t context;
     int cpu_lane;
     uint32_t pass; /* passes begun */
-    bool in_pass;
-    int32_t split;
     uint32_t n_tokens;
-    uint64_t pass_begin_ns;
-    uint64_t n_built; /* plans that were told of */
+    int32_t split;
+    bool in_pass;
+    bool in_use; /* under `lock` */
 };
 
 /* A backend instance that is recorded. */
@@ -68,7 +68,8 @@ static void set_name(char *to, size_t size, const char *name)
 {
     size_t n = 0;
     for (; n + 1 < size && name[n] != '\0'; n++) {
-        to[n] = name[n] >= ' ' && name[n] <= '~' ? name[n] : '?';
+        const bool printable = name[n] >= ' ' && name[n] <= '~';
+        to[n] = (char)(printable ? name[n] : '?');
     }
     to[n] = '\0';
 }
@@ -354,8 +355,7 @@ static struct observed *take_entry(void)
 
 static struct ats_trace_lane describe(const struct ats_stream *stream, enum ats_trace_role role)
 {
-    const ggml_backend_dev_t dev =
-        role == ATS_TRACE_CPU ? stream->device->cpu : stream->device->accel;
+    ggml_backend_dev_t dev = role == ATS_TRACE_CPU ? stream->device->cpu : stream->device->accel;
     struct ats_trace_lane lane = {
         .context = stream->observed->context,
         .role = (uint8_t)role,

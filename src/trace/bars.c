@@ -383,12 +383,12 @@ bool ats_trace_bars_make(const struct ats_trace *trace, struct ats_trace_bars *o
         ok = !m->out_of_memory;
     }
     if (m != NULL) {
-        struct event *event;
-        struct event *next;
-        HASH_ITER(hh, m->events, event, next)
-        {
-            HASH_DEL(m->events, event);
+        struct event *event = m->events;
+        HASH_CLEAR(hh, m->events); /* the list that the entries are in stays */
+        while (event != NULL) {
+            struct event *next = event->hh.next;
             free(event);
+            event = next;
         }
         free(m->opens);
         free(m->ran);

@@ -420,20 +420,20 @@ static bool step(struct checker *k, size_t record)
 
 static void forget(struct context *c)
 {
-    struct event *event;
-    struct event *next_event;
-    HASH_ITER(hh, c->events, event, next_event)
-    {
-        HASH_DEL(c->events, event);
+    struct event *event = c->events;
+    HASH_CLEAR(hh, c->events); /* the list that the entries are in stays */
+    while (event != NULL) {
+        struct event *next = event->hh.next;
         free(event);
+        event = next;
     }
-    struct memory *memory;
-    struct memory *next_memory;
-    HASH_ITER(hh, c->memories, memory, next_memory)
-    {
-        HASH_DEL(c->memories, memory);
+    struct memory *memory = c->memories;
+    HASH_CLEAR(hh, c->memories);
+    while (memory != NULL) {
+        struct memory *next = memory->hh.next;
         ats_trace_shadow_clear(&memory->shadow);
         free(memory);
+        memory = next;
     }
 }
 

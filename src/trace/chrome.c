@@ -110,8 +110,9 @@ static bool write_bar(FILE *out, const struct ats_trace_bars *bars, size_t i)
         ok = write_event(out,
                          json_pack("{s:s, s:s, s:s, s:I, s:f, s:i, s:I, s:o}", "ph", marks[m],
                                    "cat", kinds[bar->kind], "name", bar->name, "id",
-                                   (json_int_t)(bars->n_passes + i), "ts", since(bars, times[m]),
-                                   "pid", 1, "tid", thread, "args", bar_args(bar)),
+                                   (json_int_t)bars->n_passes + (json_int_t)i, "ts",
+                                   since(bars, times[m]), "pid", 1, "tid", thread, "args",
+                                   bar_args(bar)),
                          false);
     }
     return ok;

@@ -77,7 +77,7 @@ static uint64_t index_of(const struct names *names, const char *text)
 {
     struct name *name;
     HASH_FIND_STR(names->table, text, name);
-    return name->index;
+    return name != NULL ? name->index : 0; /* all are known */
 }
 
 static bool put_names(FILE *out, const struct names *names)

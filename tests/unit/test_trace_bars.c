@@ -224,11 +224,11 @@ static void test_token_numbers(void **state)
     make_trace(&made, 2);
     static const struct {
         uint32_t tokens;
-        size_t context;
+        uint32_t context;
         uint32_t decoded;
     } rows[] = {{8, 0, 0}, {1, 0, 1}, {1, 1, 1}, {1, 0, 2}, {3, 0, 0}, {1, 0, 1}, {1, 1, 2}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        make(&made, ATS_TRACE_PASS, rows[i].context * LANES)->count = rows[i].tokens;
+        make(&made, ATS_TRACE_PASS, (size_t)rows[i].context * LANES)->count = rows[i].tokens;
     }
     look();
     assert_int_equal(bars.n_passes, 7);

@@ -32,7 +32,7 @@ static void make_random(struct ats_rng *rng)
         r->host = test_between(rng, 0, 5);
         r->space = test_between(rng, 0, 2);
         r->count = (uint32_t)test_between(rng, 0, 3);
-        strcpy(r->name, test_chance(rng, 50) ? "blk.0.w" : "x");
+        snprintf(r->name, sizeof(r->name), "%s", test_chance(rng, 50) ? "blk.0.w" : "x");
     }
 }
 
