@@ -25,7 +25,7 @@ enum {
     WIDTH = 64,
     N_LAYERS = 12,
     N_GRAPHS = 3, /* one token, and more */
-    N_PASSES = 60,
+    N_PASSES = 24,
 };
 
 static uint64_t seed;
@@ -148,7 +148,7 @@ static void take_out_single_waits(const struct ats_trace *trace)
     size_t n_waits = 0;
     size_t n_found = 0;
     for (size_t i = 0; i < trace->n_records; i++) {
-        if (is_wait_of(trace, i, ATS_TRACE_COMPUTE_STREAM) && n_waits < 100) {
+        if (is_wait_of(trace, i, ATS_TRACE_COMPUTE_STREAM) && n_waits < 40) {
             struct ats_trace less = without(trace, is_record, i);
             n_waits++;
             n_found += !is_right(&less);
