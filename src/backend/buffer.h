@@ -37,6 +37,7 @@ struct ats_record {
     /* a weight, as of its placement. ggml sets the usage of a buffer without a lock, so it is
      * read only by graphs that use the buffer. */
     bool is_weight;
+    bool sliced; /* of its experts, single ones are to be in VRAM (experts.h), not the whole */
     struct ats_vram_block *block; /* VRAM that it occupies, or NULL */
     struct ggml_tensor accel;     /* its stand-in in VRAM, if block is not NULL */
 };

@@ -83,6 +83,20 @@ static bool read_transfer(const char *text, struct ats_config *config, struct at
     return true;
 }
 
+static bool read_experts(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    static const char *const names[] = {[ATS_EXPERTS_AUTO] = "auto",
+                                        [ATS_EXPERTS_WHOLE] = "whole",
+                                        [ATS_EXPERTS_SLICES] = "slices"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcmp(text, names[i]) == 0) {
+            config->experts = (enum ats_experts_kind)i;
+            return true;
+        }
+    }
+    return ats_fail(err, "ATS_EXPERTS=%.200s is none of auto, whole, slices", text);
+}
+
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one
  * side keeps it there. */
 static enum ats_promotion_kind promotion_of(enum ats_rule_kind rule)
@@ -138,6 +152,10 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         (struct ats_promotion){.kind = promotion_of(config->rule.kind), .seed = config->rule.seed};
     const char *promotion = value_of("ATS_PROMOTE");
     if (promotion != NULL && !read_promotion(promotion, config, err)) {
+        return false;
+    }
+    const char *experts = value_of("ATS_EXPERTS");
+    if (experts != NULL && !read_experts(experts, config, err)) {
         return false;
     }
     const char *transfer = value_of("ATS_TRANSFER");

@@ -16,6 +16,13 @@ enum ats_transfer_kind {
     ATS_TRANSFER_SERIAL, /* on the compute stream, in order */
 };
 
+/* How experts that do not all fit are kept in VRAM. */
+enum ats_experts_kind {
+    ATS_EXPERTS_AUTO,   /* slices with the rule `fill` where host memory can be page-locked */
+    ATS_EXPERTS_WHOLE,  /* all experts of some layers */
+    ATS_EXPERTS_SLICES, /* some experts of layers that do not fit, which follow the text */
+};
+
 struct ats_config {
     const char *accel;    /* ATS_ACCEL: comma-separated device names; NULL: all */
     bool has_budget;      /* ATS_VRAM was given */
@@ -24,6 +31,7 @@ struct ats_config {
     struct ats_placement_table table;
     struct ats_promotion promotion;  /* ATS_PROMOTE; link and sizes are filled in per graph */
     enum ats_transfer_kind transfer; /* ATS_TRANSFER */
+    enum ats_experts_kind experts;   /* ATS_EXPERTS */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
     const char *trace;    /* ATS_TRACE: file for a recording; NULL: none */
     size_t trace_memory;  /* ATS_TRACE_MEMORY: bytes for it */

@@ -30,6 +30,9 @@ struct ats_device_counters {
     atomic_ullong copied_to_accel_bytes;
     atomic_ullong copied_to_host_bytes;
     atomic_ullong promoted_bytes; /* of those to the accelerator: weights into staging memory */
+    atomic_ullong expert_hits;    /* columns that the accelerator computed from slots */
+    atomic_ullong expert_misses;  /* columns of the same regions that the CPU computed */
+    atomic_ullong expert_bytes;   /* copied into slots while decoding */
 };
 
 struct ats_device {

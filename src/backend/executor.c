@@ -1,5 +1,6 @@
 #include "backend/executor.h"
 
+#include "backend/experts_run.h"
 #include "backend/observe.h"
 
 static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
@@ -9,7 +10,8 @@ static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
 
 static bool transfer_ok(struct ats_stream *stream, struct ats_error *err)
 {
-    return stream->staging.transfer == NULL || !ats_accel_failed(stream->staging.transfer, err);
+    return (stream->staging.transfer == NULL || !ats_accel_failed(stream->staging.transfer, err)) &&
+           (stream->experts.transfer == NULL || !ats_accel_failed(stream->experts.transfer, err));
 }
 
 static void wait_for_accel(struct ats_stream *stream)
@@ -127,7 +129,7 @@ static bool bring_externals(struct ats_stream *stream, const struct ats_graph_pl
 
 /* Views need no place in a stream, and no weight. */
 static enum ggml_status run_split(struct ats_stream *stream, const struct ats_graph_plan *plan,
-                                  const struct ats_plan_split *split)
+                                  const struct ats_plan_split *split, struct ats_error *err)
 {
     for (size_t c = 0; c < split->n_copies; c++) {
         const struct ats_transfer *transfer = &plan->copies[split->first_copy + c];
@@ -136,7 +138,12 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     if (!split->computes) {
         return GGML_STATUS_SUCCESS;
     }
-    ats_promotions_await(stream, plan, (size_t)(split - plan->splits));
+    if (split->experts != NULL) {
+        return ats_experts_run(stream, split->experts, err);
+    }
+    if (!ats_promotions_await(stream, plan, (size_t)(split - plan->splits))) {
+        return GGML_STATUS_FAILED;
+    }
     struct ggml_cgraph graph = split->graph;
     if (split->side == ATS_ACCEL) {
         stream->in_flight = true;
@@ -145,6 +152,10 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     /* copies to this split must have arrived; and memory that the accelerator still
      * reads or writes may be the allocator's to reuse */
     wait_for_accel(stream);
+    if (stream->reports_errors && !accel_ok(stream, err)) {
+        /* ids that did not arrive would be indices out of range */
+        return GGML_STATUS_FAILED;
+    }
     return ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
 }
 
@@ -180,10 +191,12 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         return GGML_STATUS_FAILED; /* nothing has run, so nothing has a new state */
     }
     enum ggml_status status = GGML_STATUS_SUCCESS;
+    ats_experts_refresh(stream);
     ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
         ats_observe_split(stream, (int32_t)i);
-        status = aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i]);
+        status =
+            aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i], err);
         if (status == GGML_STATUS_SUCCESS) {
             ats_promotions_advance(stream, plan, i);
         }
@@ -201,6 +214,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         ats_fail(err, "a backend could not compute its part of the graph");
     }
     ats_promotions_keep(stream, plan, status == GGML_STATUS_SUCCESS);
+    ats_experts_keep(stream, status == GGML_STATUS_SUCCESS);
     if (!leave_final_state(stream->device, plan) && status == GGML_STATUS_SUCCESS) {
         ats_fail(err, "out of memory");
         status = GGML_STATUS_ALLOC_FAILED;

@@ -1,5 +1,6 @@
 #include "backend/graph_plan.h"
 
+#include "backend/experts_fill.h"
 #include "backend/place.h"
 #include "backend/promotion.h"
 #include "backend/residency.h"
@@ -17,6 +18,8 @@ struct builder {
     struct ats_staged *staged; /* promoted or held weights, in the order of their use */
     size_t n_staged;
     bool without_promotion;
+    struct ats_expert_region *regions;
+    size_t n_regions;
     struct ats_schedule schedule;
     struct ats_graph_plan *plan;
     struct ats_error *err;
@@ -78,7 +81,8 @@ static bool take_operands(struct builder *b)
         for (uint32_t n = 0; n <= op->n_reads; n++) {
             const size_t root =
                 n < op->n_reads ? b->description.reads[op->first_read + n] : (size_t)op->write;
-            if (!b->description.roots[root].promoted && !b->description.roots[root].held &&
+            const struct ats_root *r = &b->description.roots[root];
+            if (!r->promoted && !r->held && !r->sliced &&
                 !take_record(b, b->description.locations[root].record)) {
                 return false;
             }
@@ -104,6 +108,46 @@ static bool bring_read_only(struct builder *b)
                 return false;
             }
         }
+    }
+    return true;
+}
+
+/* ---- experts ---- */
+
+static bool find_experts(struct builder *b)
+{
+    return ats_experts_find(&b->description, b->cgraph, &b->regions, &b->n_regions) ||
+           ats_fail(b->err, "out of memory");
+}
+
+/* Gives the graph's experts slots, and marks what both sides compute. */
+static void take_experts(struct builder *b)
+{
+    ats_experts_take(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
+    ats_describe_homes(&b->description); /* biases have moved */
+    ats_experts_mark(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
+}
+
+/* The tables of the regions that are marked, by their splits. */
+static bool fill_regions(struct builder *b)
+{
+    struct ats_graph_plan *plan = b->plan;
+    plan->regions = calloc(b->n_regions + 1, sizeof(*plan->regions));
+    if (plan->regions == NULL) {
+        return ats_fail(b->err, "out of memory");
+    }
+    for (size_t s = 0; s < b->schedule.n_splits; s++) {
+        const struct ats_split *split = &b->schedule.splits[s];
+        const uint32_t region = split->n_ops > 0 ? b->description.ops[split->first_op].region : 0;
+        if (region == 0) {
+            continue;
+        }
+        struct ats_expert_run *run = &plan->regions[plan->n_regions++];
+        if (!ats_expert_run_make(b->stream, &b->description, b->cgraph, &b->regions[region - 1],
+                                 run, b->err)) {
+            return false;
+        }
+        plan->splits[s].experts = run;
     }
     return true;
 }
@@ -174,10 +218,16 @@ static bool fill_promotions(struct builder *b)
     for (size_t i = 0; i < b->n_staged; i++) {
         const struct ats_staged *staged = &b->staged[i];
         const struct ats_location *location = &b->description.locations[staged->root];
+        const struct ggml_tensor accel =
+            ats_raw_tensor(location->staging, location->staged, staged->bytes);
         plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){
             .record = location->record,
-            .accel = ats_raw_tensor(location->staging, location->staged, staged->bytes),
+            .accel = accel,
             .padding = staged->bytes - location->record->bytes,
+            /* what stays is copied once, and then found as a whole */
+            .fill = b->description.roots[staged->root].held
+                        ? NULL
+                        : ats_expert_fill_make(b->stream, location->record, &accel),
             .after_split = staged->after == ATS_STAGED_AT_ONCE
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
@@ -292,7 +342,7 @@ static bool fill_plan(struct builder *b)
         return ats_fail(b->err, "out of memory");
     }
     ats_promotions_arm(b->stream, b->plan);
-    return true;
+    return fill_regions(b);
 }
 
 /* Places what is new, decides the sides and takes memory. Weights may have to move out of
@@ -312,7 +362,9 @@ static bool decide(struct builder *b, bool without_accel)
         use_accel = false;
     }
     if (use_accel) {
+        ats_experts_make_way(b->stream, &b->description);
         ats_promotion_reserve(b->stream, &b->description);
+        ats_experts_want(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
     } else {
         avoid_accel(b);
     }
@@ -320,6 +372,9 @@ static bool decide(struct builder *b, bool without_accel)
         return false;
     }
     ats_describe_homes(&b->description);
+    if (use_accel) {
+        take_experts(b);
+    }
     if (use_accel && !b->without_promotion && !ats_promotion_choose(b->stream, &b->description)) {
         return ats_fail(b->err, "out of memory");
     }
@@ -350,8 +405,10 @@ static bool settle(struct builder *b)
             return ats_fail(b->err, "out of memory");
         }
         const uint64_t epoch = b->device->epoch;
-        const bool ok =
-            ats_describe(b->device, b->cgraph, &b->description, b->err) && decide(b, without_accel);
+        free(b->regions);
+        b->regions = NULL;
+        const bool ok = ats_describe(b->device, b->cgraph, &b->description, b->err) &&
+                        find_experts(b) && decide(b, without_accel);
         /* weights that were moved to make room have new homes: decide again */
         settled = ok && b->device->epoch == epoch;
         if (!ok && without_accel) {
@@ -390,6 +447,13 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
     }
     ats_promotions_disarm(plan);
     ats_stand_ins_free(&plan->stand_ins);
+    for (size_t i = 0; i < plan->n_regions; i++) {
+        ats_expert_run_free(&plan->regions[i]);
+    }
+    free(plan->regions);
+    for (size_t i = 0; i < plan->n_promotions; i++) {
+        ats_expert_fill_free(plan->promotions[i].fill);
+    }
     free(plan->promotions);
     free(plan->host_nodes);
     free(plan->externals);
@@ -421,6 +485,7 @@ static struct ats_graph_plan *build_plan(struct ats_stream *stream,
     ats_description_free(&b.description);
     free(b.sides);
     free(b.staged);
+    free(b.regions);
     stream->n_built++;
     stream->device->counters.plans_built++;
     if (!ok) {

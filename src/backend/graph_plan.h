@@ -6,6 +6,7 @@
 #ifndef ATS_BACKEND_GRAPH_PLAN_H
 #define ATS_BACKEND_GRAPH_PLAN_H
 
+#include "backend/experts_graph.h"
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
 #include "backend/transfer.h"
@@ -33,7 +34,8 @@ struct ats_plan_split {
     size_t n_copies;
     size_t first_promotion; /* must have arrived when the split begins */
     size_t n_promotions;
-    ggml_backend_event_t done; /* recorded behind the split, if a copy waits for it; or NULL */
+    struct ats_expert_run *experts; /* both sides compute it (experts_run.h); or NULL */
+    ggml_backend_event_t done;      /* recorded behind the split, if a copy waits for it; or NULL */
 };
 
 /* State of a compute buffer's memory after the graph. */
@@ -60,6 +62,8 @@ struct ats_graph_plan {
     size_t n_promotions;
     size_t piece;  /* of which they are copied, or 0: each at once */
     uint64_t held; /* names the promotions if they stay in staging memory; 0: they pass through */
+    struct ats_expert_run *regions;
+    size_t n_regions;
     struct ats_plan_split *splits;
     size_t n_splits;
     struct ats_plan_ranges *ranges;

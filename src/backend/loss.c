@@ -40,6 +40,7 @@ static void give_up(struct ats_device *device)
     }
     for (struct ats_stream *stream = device->streams; stream != NULL; stream = stream->next) {
         ats_staging_give_up(stream);
+        ats_experts_give_up(stream);
     }
     device->accel_lost = true;
     device->vram_budget = 0;

@@ -63,7 +63,7 @@ static void collect(const struct ats_device *device, const struct ats_descriptio
             .bytes = ats_vram_bytes(device, &record->as_made),
             .kind = record->is_weight ? ATS_UNIT_WEIGHT : ATS_UNIT_STATE,
             .is_vector = record->is_weight && record->as_made.ne[1] == 1,
-            .accel_can = location->accel_can,
+            .accel_can = location->accel_can && !record->sliced,
             .host_can = location->host_can,
         };
     }

@@ -158,7 +158,7 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
     const struct ats_promotion *rule = &stream->device->config->promotion;
     for (size_t r = 0; ok && r < n_roots; r++) {
         const struct ats_location *location = &description->locations[r];
-        candidates[r] = is_candidate(location) &&
+        candidates[r] = is_candidate(location) && !description->roots[r].sliced &&
                         (rule->kind != ATS_PROMOTE_RANDOM ||
                          ats_toss(rule->seed + stream->n_built, location->record->as_made.name));
     }

@@ -33,6 +33,9 @@ void ats_device_drain(struct ats_device *device)
         if (stream->staging.transfer != NULL) {
             ggml_backend_synchronize(stream->staging.transfer);
         }
+        if (stream->experts.transfer != NULL) {
+            ggml_backend_synchronize(stream->experts.transfer);
+        }
     }
 }
 
@@ -295,8 +298,12 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
     }
     ats_device_drain(device);
     /* weights that pass through can stay where they are, compute memory cannot; that of the
-     * stream which asks is part of what it plans */
+     * stream which asks is part of what it plans. Experts in slots are in host memory too. */
     for (struct ats_stream *s = device->streams; s != NULL; s = s->next) {
+        if (s->experts.exchange != NULL && bytes > ats_device_vram_left(device)) {
+            ats_experts_release(s);
+            device->epoch++;
+        }
         if (s->accel != accel && s->staging.buffer != NULL &&
             bytes > ats_device_vram_left(device)) {
             ats_staging_release(s);

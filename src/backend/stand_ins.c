@@ -68,20 +68,21 @@ static bool is_lasting(const struct ats_location *location, const struct ggml_te
 
 static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor *tensor);
 
-static bool init_stand_in(struct maker *m, struct ggml_tensor *copy)
+bool ats_stand_in_init(struct ggml_tensor *copy, struct ats_error *err)
 {
     if (copy->buffer == NULL || copy->buffer->iface.init_tensor == NULL ||
         copy->buffer->iface.init_tensor(copy->buffer, copy) == GGML_STATUS_SUCCESS) {
         return true;
     }
-    return ats_fail(m->err, "the accelerator could not set up tensor %s", copy->name);
+    return ats_fail(err, "the accelerator could not set up tensor %s", copy->name);
 }
 
-/* Whether the accelerator runs this tensor's operator in this graph. To it, all else
+/* Whether the accelerator runs this tensor's operator as it is in this graph. To it, all else
  * is data. */
 static bool runs_here(const struct maker *m, const struct ats_tensor_entry *entry)
 {
-    return entry->node >= 0 && m->sides[entry->node] == ATS_ACCEL;
+    return entry->node >= 0 && m->sides[entry->node] == ATS_ACCEL &&
+           m->description->ops[entry->node].region == 0;
 }
 
 static bool fill_sources(struct maker *m, const struct ggml_tensor *tensor,
@@ -132,7 +133,7 @@ static bool fill_stand_in(struct maker *m, const struct ats_tensor_entry *entry,
     } else if (!fill_sources(m, tensor, copy)) {
         return false;
     }
-    return init_stand_in(m, copy);
+    return ats_stand_in_init(copy, m->err);
 }
 
 /* The stand-in of a tensor of the graph; the blank one if it has no place on the
@@ -159,7 +160,7 @@ static struct ggml_tensor *stand_in_of(struct maker *m, const struct ggml_tensor
 
 /* ---- the graph of stand-ins ---- */
 
-static bool make_hash_set(struct ggml_cgraph *graph, size_t n)
+bool ats_graph_make_counts(struct ggml_cgraph *graph, size_t n)
 {
     const size_t size = 2 * n + 1;
     graph->visited_hash_set = (struct ggml_hash_set){
@@ -197,20 +198,36 @@ static int32_t uses_here(const struct ggml_cgraph *cgraph, const struct ggml_ten
     return uses;
 }
 
+int32_t ats_graph_uses(const struct ggml_cgraph *cgraph, const struct ggml_tensor *tensor)
+{
+    const int32_t uses = uses_in(cgraph, tensor);
+    return uses >= 0 ? uses : uses_here(cgraph, tensor);
+}
+
+void ats_graph_set_uses(struct ggml_cgraph *graph, struct ggml_tensor *tensor, int32_t uses)
+{
+    struct ggml_hash_set *set = &graph->visited_hash_set;
+    const size_t slot = ggml_hash_find(set, tensor);
+    ggml_bitset_set(set->used, slot);
+    set->keys[slot] = tensor;
+    graph->use_counts[slot] = uses;
+}
+
+void ats_graph_free_counts(struct ggml_cgraph *graph)
+{
+    free(graph->visited_hash_set.used);
+    free(graph->visited_hash_set.keys);
+    free(graph->use_counts);
+}
+
 static void count_uses(struct ats_description *d, const struct ggml_cgraph *cgraph,
                        struct ggml_cgraph *graph)
 {
-    struct ggml_hash_set *set = &graph->visited_hash_set;
     for (size_t e = 0; e < d->n_entries; e++) {
         const struct ats_tensor_entry *entry = &d->entries[e];
-        if (entry->stand_in == NULL) {
-            continue;
+        if (entry->stand_in != NULL) {
+            ats_graph_set_uses(graph, entry->stand_in, ats_graph_uses(cgraph, entry->tensor));
         }
-        const size_t slot = ggml_hash_find(set, entry->stand_in);
-        ggml_bitset_set(set->used, slot);
-        set->keys[slot] = entry->stand_in;
-        const int32_t uses = uses_in(cgraph, entry->tensor);
-        graph->use_counts[slot] = uses >= 0 ? uses : uses_here(cgraph, entry->tensor);
     }
 }
 
@@ -238,13 +255,13 @@ bool ats_stand_ins_make(struct ats_description *description, const struct ggml_c
         .nodes = calloc(n_nodes + 1, sizeof(struct ggml_tensor *)),
     };
     if (out->tensors == NULL || out->nodes == NULL ||
-        !make_hash_set(&out->graph, description->n_entries)) {
+        !ats_graph_make_counts(&out->graph, description->n_entries)) {
         ats_stand_ins_free(out);
         return ats_fail(err, "out of memory");
     }
     struct maker m = {.description = description, .sides = sides, .out = out, .err = err};
     for (size_t i = 0; i < n_nodes; i++) {
-        if (sides[i] != ATS_ACCEL) {
+        if (sides[i] != ATS_ACCEL || description->ops[i].region != 0) {
             continue;
         }
         out->nodes[i] = stand_in_of(&m, cgraph->nodes[i]);
@@ -263,8 +280,6 @@ void ats_stand_ins_free(struct ats_stand_ins *stand_ins)
 {
     free(stand_ins->tensors);
     free(stand_ins->nodes);
-    free(stand_ins->graph.visited_hash_set.used);
-    free(stand_ins->graph.visited_hash_set.keys);
-    free(stand_ins->graph.use_counts);
+    ats_graph_free_counts(&stand_ins->graph);
     *stand_ins = (struct ats_stand_ins){0};
 }

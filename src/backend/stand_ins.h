@@ -33,6 +33,18 @@ void *ats_accel_address(const struct ats_location *location, const void *data);
 /* The accelerator's buffer that holds the root, or NULL if it has no place there. */
 ggml_backend_buffer_t ats_accel_buffer(const struct ats_location *location);
 
+/* Makes a tensor that has its place in a buffer of the accelerator known to it. */
+bool ats_stand_in_init(struct ggml_tensor *copy, struct ats_error *err);
+
+/* How often the whole graph of llama.cpp that `cgraph` is or is a part of reads `tensor`. */
+int32_t ats_graph_uses(const struct ggml_cgraph *cgraph, const struct ggml_tensor *tensor);
+
+/* Gives a graph of ours room for the use counts of `n` tensors. False: out of memory; what there is
+ * must be freed all the same. */
+bool ats_graph_make_counts(struct ggml_cgraph *graph, size_t n);
+void ats_graph_set_uses(struct ggml_cgraph *graph, struct ggml_tensor *tensor, int32_t uses);
+void ats_graph_free_counts(struct ggml_cgraph *graph);
+
 /* A slice of `graph` that shares its use counts, with an identity of its own. */
 struct ggml_cgraph ats_graph_slice(const struct ggml_cgraph *graph, struct ggml_tensor **nodes,
                                    size_t first, size_t n);

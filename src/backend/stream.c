@@ -67,6 +67,7 @@ static void stream_synchronize(ggml_backend_t backend)
     pthread_rwlock_unlock(&stream->device->lock);
     if (failed) {
         stream->staging.held = 0;
+        ats_experts_keep(stream, false);
         /* ggml has no way to tell the reader of a result; the log does */
         report(stream, &err);
     }
@@ -91,6 +92,7 @@ static void stream_free(ggml_backend_t backend)
         ats_graph_plan_free(stream->plans[i]);
     }
     pthread_rwlock_wrlock(&device->lock);
+    ats_experts_release(stream);
     ats_staging_release(stream);
     pthread_rwlock_unlock(&device->lock);
     ggml_backend_free(stream->accel);

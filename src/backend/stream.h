@@ -9,6 +9,7 @@
 
 #include "backend/cpu_side.h"
 #include "backend/device.h"
+#include "backend/experts.h"
 #include "backend/transfer.h"
 
 struct ats_graph_plan;
@@ -26,6 +27,7 @@ struct ats_stream {
     ggml_backend_t accel;
     struct ats_cpu_side cpu;
     struct ats_staging_area staging;
+    struct ats_experts experts;
     bool in_flight;      /* the accelerator may still compute; the CPU side never does */
     bool reports_errors; /* the accelerator can tell of failures (an emulated one can) */
     ggml_abort_callback abort_callback;

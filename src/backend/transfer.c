@@ -1,5 +1,6 @@
 #include "backend/transfer.h"
 
+#include "backend/experts_fill.h"
 #include "backend/graph_plan.h"
 #include "backend/observe.h"
 #include "backend/residency.h"
@@ -217,11 +218,16 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
 {
     struct ats_device *device = stream->device;
     struct ggml_tensor accel = step->accel;
-    const char *host = ats_record_host(step->record);
     const size_t piece = plan->piece != 0 ? plan->piece : step->record->bytes;
-    for (size_t done = 0; done < step->record->bytes;) {
-        const size_t left = step->record->bytes - done;
+    const size_t whole = step->fill == NULL ? step->record->bytes : 0;
+    size_t crossed = whole;
+    if (step->fill != NULL) {
+        crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
+    }
+    for (size_t done = 0; done < whole;) {
+        const size_t left = whole - done;
         const size_t n = left < piece ? left : piece;
+        const char *host = ats_record_host(step->record);
         ggml_backend_tensor_set_async(backend, &accel, host + done, done, n);
         done += n;
     }
@@ -231,8 +237,8 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
         ggml_backend_tensor_set_async(backend, &accel, zeros, step->record->bytes + done, n);
         done += n;
     }
-    device->counters.copied_to_accel_bytes += step->record->bytes;
-    device->counters.promoted_bytes += step->record->bytes;
+    device->counters.copied_to_accel_bytes += crossed;
+    device->counters.promoted_bytes += crossed;
 }
 
 static bool is_armed(const struct ats_graph_plan *plan)
@@ -301,6 +307,7 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     area->held = 0;
     area->generation = generation;
     area->next = 0;
+    ats_expert_fill_begin(stream);
     if (is_armed(plan)) {
         if (!stream->in_flight) {
             recycle_events(plan);
@@ -317,7 +324,7 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     }
 }
 
-void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
+bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
                           size_t split)
 {
     const struct ats_plan_split *s = &plan->splits[split];
@@ -329,7 +336,11 @@ void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
             copy_in(stream, plan, step, stream->accel);
         }
         stream->in_flight = true;
+        if (step->fill != NULL && !ats_expert_fill_scatter(stream, step->fill)) {
+            return false;
+        }
     }
+    return true;
 }
 
 void ats_promotions_advance(struct ats_stream *stream, const struct ats_graph_plan *plan,

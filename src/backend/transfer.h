@@ -23,10 +23,11 @@ enum { ATS_NO_SPLIT = -1 };
 
 /* One weight on its way through staging memory. */
 struct ats_promotion_step {
-    struct ats_record *record; /* borrowed; the plan is void before the record goes */
-    struct ggml_tensor accel;  /* its bytes in staging memory, padding included */
-    size_t padding;            /* bytes behind the weight's own that the accelerator reads too */
-    int32_t after_split;       /* split that must be done first, or ATS_NO_SPLIT */
+    struct ats_record *record;    /* borrowed; the plan is void before the record goes */
+    struct ggml_tensor accel;     /* its bytes in staging memory, padding included */
+    size_t padding;               /* bytes behind the weight's own that the accelerator reads too */
+    struct ats_expert_fill *fill; /* some of it is in slots (experts_fill.h); or NULL */
+    int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
     ggml_backend_event_t
         arrived; /* owned by the plan; NULL: copied in order, nothing to wait for */
 };
@@ -75,8 +76,9 @@ void ats_promotions_disarm(struct ats_graph_plan *plan);
 /* Begins a pass: the first copies start. */
 void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan *plan);
 
-/* Before split `split` is given to the compute stream: its weights are there in its order. */
-void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
+/* Before split `split` is given to the compute stream: its weights are there in its order. False:
+ * the accelerator could not put them together. */
+bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan *plan,
                           size_t split);
 
 /* Behind split `split`: what was waiting for it starts. */

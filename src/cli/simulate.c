@@ -322,6 +322,8 @@ static const struct argp argp = {
     "  ats-placement  ATS, weights copied in order (ATS_TRANSFER=serial)\n"
     "  ats-async      ATS, weights copied ahead of their use, its default\n"
     "  ats-solved     ATS with the placement of `ats plan`\n"
+    "  ats-async      ATS, weights copied ahead of their use\n"
+    "  ats-experts    the same with experts by slice, its default\n"
     "  plan=FILE      ATS with a plan file (ATS_PLAN_OUT)\n"
     "  bound          no policy, only the physical bound\n"
     "\n"

@@ -21,6 +21,10 @@ struct ats_op {
     bool partial_write;       /* writes a part of that root; the rest must be there */
     ats_side_set supported;   /* sides that can compute it; never empty */
     float cost_us[ATS_SIDES]; /* estimated time on each side */
+    /* 0, or the number of a stretch of operators that both sides compute together, each for some of
+     * the experts (experts_region.h). It counts as the accelerator's; what it reads must be valid
+     * on both sides. */
+    uint32_t region;
 };
 
 struct ats_root {
@@ -34,6 +38,10 @@ struct ats_root {
     bool promoted;
     /* The same, but it stays in staging memory from pass to pass (hold.h): nothing to wait for. */
     bool held;
+    /* A weight that an operator of a region reads, of which single experts are in VRAM (experts.h).
+     * Valid on either side as far as the region uses it there. Its home counts as the
+     * accelerator's. */
+    bool sliced;
 };
 
 struct ats_graph_desc {

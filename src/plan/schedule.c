@@ -10,6 +10,7 @@ struct builder {
     int32_t *promotion;      /* per root: index of its promotion, or -1: not read yet */
     bool promoting;          /* the operator before reads promoted weights that none read before */
     size_t promoted_bytes;   /* that the split begins to read */
+    uint32_t region;         /* of the operator before */
 };
 
 static bool is_promoted(const struct builder *b, uint32_t root, enum ats_side side)
@@ -19,7 +20,7 @@ static bool is_promoted(const struct builder *b, uint32_t root, enum ats_side si
 
 static bool is_held(const struct builder *b, uint32_t root, enum ats_side side)
 {
-    return side == ATS_ACCEL && b->graph->roots[root].held;
+    return side == ATS_ACCEL && (b->graph->roots[root].held || b->graph->roots[root].sliced);
 }
 
 /* Bytes of promoted weights that no operator has read before this one. */
@@ -62,10 +63,53 @@ static void require(struct builder *b, uint32_t root, enum ats_side side)
     }
 }
 
+/* Whether an operator of the region before `index` writes the root. */
+static bool is_made_in_region(const struct builder *b, uint32_t first, uint32_t index,
+                              uint32_t root)
+{
+    for (uint32_t i = first; i < index; i++) {
+        if (b->graph->ops[i].write == (int32_t)root) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A split without operators that brings what the region at `first` reads to the CPU. */
+static void begin_region(struct builder *b, uint32_t first)
+{
+    struct ats_schedule *out = b->out;
+    const uint32_t region = b->graph->ops[first].region;
+    b->split = &out->splits[out->n_splits++];
+    *b->split = (struct ats_split){.side = ATS_HOST,
+                                   .first_op = first,
+                                   .first_copy = (uint32_t)out->n_copies,
+                                   .first_promotion = (uint32_t)out->n_promotions};
+    for (uint32_t i = first; i < b->graph->n_ops && b->graph->ops[i].region == region; i++) {
+        const struct ats_op *op = &b->graph->ops[i];
+        for (uint32_t r = 0; r < op->n_reads; r++) {
+            const uint32_t root = b->graph->reads[op->first_read + r];
+            if (!b->graph->roots[root].sliced && !is_made_in_region(b, first, i, root)) {
+                require(b, root, ATS_HOST);
+            }
+        }
+    }
+    if (b->split->n_copies == 0) {
+        out->n_splits--;
+    }
+}
+
 static void add_op(struct builder *b, uint32_t index, enum ats_side side)
 {
     const struct ats_op *op = &b->graph->ops[index];
     struct ats_schedule *out = b->out;
+    if (op->region != b->region) {
+        if (op->region != 0) {
+            begin_region(b, index);
+        }
+        b->split = NULL;
+        b->region = op->region;
+    }
     const size_t promoted = newly_promoted(b, op, side);
     const bool joins = promoted == 0 ||
                        (b->promoting && b->promoted_bytes + promoted <= b->graph->promoted_at_once);
@@ -96,12 +140,12 @@ static void add_op(struct builder *b, uint32_t index, enum ats_side side)
     }
 }
 
-/* Each operator causes at most one copy per read and one for a partial write. */
+/* Each operator causes at most one copy per read and side, and one for a partial write. */
 static size_t most_copies(const struct ats_graph_desc *graph)
 {
     size_t n = 0;
     for (size_t i = 0; i < graph->n_ops; i++) {
-        n += graph->ops[i].n_reads + 1U;
+        n += 2U * graph->ops[i].n_reads + 1U;
     }
     return n;
 }
@@ -110,7 +154,7 @@ bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side 
                         struct ats_schedule *schedule)
 {
     *schedule = (struct ats_schedule){
-        .splits = calloc(graph->n_ops + 1, sizeof(*schedule->splits)),
+        .splits = calloc(2 * graph->n_ops + 1, sizeof(*schedule->splits)),
         .copies = calloc(most_copies(graph) + 1, sizeof(*schedule->copies)),
         .promotions = calloc(graph->n_roots + 1, sizeof(*schedule->promotions)),
         .needs = calloc(graph->n_roots + 1, sizeof(*schedule->needs)),

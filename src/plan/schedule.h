@@ -13,6 +13,9 @@
  * wait there for the copy, unless the operator before it did so too (gate and up of one
  * block) and both fit.
  *
+ * A region (graph_desc.h) is a split of its own. If the CPU lacks what it reads, a split of the CPU
+ * without operators comes before it, which has the copies.
+ *
  * Copies are made at the beginning of the split that reads them. That is safe
  * with recycled memory: both sides use one layout, and a root occupies its
  * address on both from its writing to its last reading.

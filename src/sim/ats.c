@@ -7,6 +7,7 @@
 #include "plan/schedule.h"
 #include "plan/sides.h"
 #include "plan/staging.h"
+#include "sim/experts.h"
 #include "sim/graph.h"
 #include "sim/op_time.h"
 
@@ -212,8 +213,9 @@ static bool decide(struct emitter *e)
     if (!ats_sim_graph_build(e->setting, e->placement, e->pass, &e->graph)) {
         return false;
     }
+    ats_sim_experts_mark(e->setting, e->placement, e->pass, &e->graph);
     e->sides = calloc(e->graph.desc.n_ops + 1, sizeof(*e->sides));
-    e->done = calloc(e->graph.desc.n_ops + 1, sizeof(*e->done));
+    e->done = calloc(2 * e->graph.desc.n_ops + 1, sizeof(*e->done));
     return e->sides != NULL && e->done != NULL && choose_weights(e) &&
            ats_choose_sides(&e->graph.desc, &rule, 0, e->sides) &&
            ats_schedule_build(&e->graph.desc, e->sides, &e->schedule) && stage(e);
@@ -265,19 +267,47 @@ static void copy(struct emitter *e, uint32_t root, enum ats_side side)
                                    .blocking = !staged});
 }
 
+static int32_t copy_pinned(struct emitter *e, double bytes, enum ats_sim_queue queue)
+{
+    return add(
+        e, (struct ats_sim_action){
+               .kind = ATS_SIM_COPY, .queue = queue, .bytes = bytes, .direction = ATS_TO_DEVICE});
+}
+
+/* A kernel that reads and writes `bytes` in all. */
+static int32_t move(struct emitter *e, double bytes, enum ats_sim_queue queue)
+{
+    const struct ats_op_shape shape = {.kind = ATS_COST_BYTES, .io_bytes = bytes};
+    return add(e,
+               (struct ats_sim_action){.kind = ATS_SIM_GPU,
+                                       .queue = queue,
+                                       .us = ats_cost_op_us(&e->setting->machine->device, &shape),
+                                       .launch = true});
+}
+
+/* Of a weight some of whose experts are in slots, the others; else all of it. */
 static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
                            enum ats_sim_queue queue)
 {
-    const size_t most = e->beside ? ATS_BESIDE_CHUNK : SIZE_MAX;
+    uint32_t part = 0;
+    const struct ats_expert_slots *slots =
+        ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
     int32_t last = NO_ACTION;
-    for (size_t done = 0; done < staged->bytes;) {
-        const size_t left = staged->bytes - done;
-        const size_t bytes = left < most ? left : most;
-        last = add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
-                                              .queue = queue,
-                                              .bytes = (double)bytes,
-                                              .direction = ATS_TO_DEVICE});
-        done += bytes;
+    if (slots == NULL) {
+        const size_t most = e->beside ? ATS_BESIDE_CHUNK : SIZE_MAX;
+        for (size_t done = 0; done < staged->bytes;) {
+            const size_t left = staged->bytes - done;
+            const size_t bytes = left < most ? left : most;
+            last = copy_pinned(e, (double)bytes, queue);
+            done += bytes;
+        }
+        return last;
+    }
+    const size_t bytes = slots->part_bytes[part];
+    const int32_t gap = ats_expert_widest_gap(bytes);
+    int32_t n = 0;
+    for (int32_t first = 0; ats_expert_slots_run(slots, gap, &first, &n); first += n) {
+        last = copy_pinned(e, (double)bytes * n, queue);
     }
     return last;
 }
@@ -331,15 +361,27 @@ static void begin_promotions(struct emitter *e)
     e->placement->holds = e->holds;
 }
 
+/* Puts the experts that are in slots to their places. */
+static void scatter(struct emitter *e, const struct ats_staged *staged)
+{
+    uint32_t part = 0;
+    const struct ats_expert_slots *slots =
+        ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
+    if (slots != NULL) {
+        move(e, 2.0 * (double)slots->part_bytes[part] * slots->n_slots, ATS_SIM_COMPUTE_STREAM);
+    }
+}
+
 /* What the split is the first to read is there in the order of the compute stream. */
 static void await_promotions(struct emitter *e, const struct ats_split *split)
 {
     for (size_t i = split->first_promotion; i < split->first_promotion + split->n_promotions; i++) {
-        if (e->ahead) {
-            wait_on(e, ATS_SIM_COMPUTE_STREAM, e->arrived[i]);
-        } else {
+        if (!e->ahead) {
             copy_weight(e, &e->staged[i], ATS_SIM_COMPUTE_STREAM);
+        } else if (e->arrived[i] != NO_ACTION) {
+            wait_on(e, ATS_SIM_COMPUTE_STREAM, e->arrived[i]);
         }
+        scatter(e, &e->staged[i]);
     }
 }
 
@@ -357,6 +399,66 @@ static void compute(struct emitter *e, const struct ats_split *split)
     }
 }
 
+/* ---- experts on both sides ---- */
+
+/* The region's operators for some of its columns. Returns the bytes of one column of the result. */
+static double compute_columns(struct emitter *e, const struct ats_split *split, uint32_t n,
+                              enum ats_side side)
+{
+    const struct ats_model *m = e->setting->model;
+    double column_bytes = 0;
+    for (uint32_t i = split->first_op; i < split->first_op + split->n_ops; i++) {
+        const struct ats_sim_graph_op *source = &e->graph.sources[i];
+        struct ats_sim_action action;
+        e->unit = (int32_t)source->unit;
+        if (ats_sim_columns_action(e->setting, &m->units[source->unit], &m->ops[source->op],
+                                   e->pass, n, side, &action)) {
+            add(e, action);
+        }
+        column_bytes = (double)m->ops[source->op].m * sizeof(float);
+    }
+    return column_bytes;
+}
+
+/* Lists of ids and columns of a few KiB, which the driver stages. */
+static void copy_little(struct emitter *e, double bytes)
+{
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
+                                   .queue = ATS_SIM_COMPUTE_STREAM,
+                                   .bytes = bytes,
+                                   .direction = ATS_TO_DEVICE});
+}
+
+/* As src/backend/experts_run.c does it. Hits do not wait for copies here: those of the tokens
+ * before are over. */
+static void emit_region(struct emitter *e, const struct ats_split *split)
+{
+    const struct ats_sim_experts *experts = e->placement->state;
+    const struct ats_model_unit *unit =
+        &e->setting->model->units[e->graph.sources[split->first_op].unit];
+    struct ats_expert_slots *slots = &experts->layers[unit->layer];
+    struct ats_expert_columns columns = {0};
+    struct ats_expert_copy admitted;
+    wait_for_accel(e);
+    ats_expert_slots_use(slots, e->routing->last + (size_t)unit->layer * e->routing->stride,
+                         unit->n_used, &columns);
+    if (columns.n_hits > 0) {
+        copy_little(e, 3.0 * sizeof(int32_t) * unit->n_used);
+        compute_columns(e, split, columns.n_hits, ATS_ACCEL);
+    }
+    while (ats_expert_slots_next(slots, &admitted)) {
+        copy_pinned(e, (double)slots->part_bytes[admitted.part],
+                    e->ahead ? ATS_SIM_TRANSFER_STREAM : ATS_SIM_COMPUTE_STREAM);
+    }
+    if (columns.n_misses > 0) {
+        const double bytes = compute_columns(e, split, columns.n_misses, ATS_HOST);
+        copy_little(e, bytes * columns.n_misses);
+        if (columns.n_hits > 0) {
+            move(e, 2 * bytes * unit->n_used, ATS_SIM_COMPUTE_STREAM);
+        }
+    }
+}
+
 static void emit_split(struct emitter *e, size_t index)
 {
     const struct ats_split *split = &e->schedule.splits[index];
@@ -364,11 +466,15 @@ static void emit_split(struct emitter *e, size_t index)
     for (uint32_t c = 0; c < split->n_copies; c++) {
         copy(e, e->schedule.copies[split->first_copy + c], split->side);
     }
-    if (split->side == ATS_HOST) {
+    if (split->side == ATS_HOST && split->n_ops > 0) {
         wait_for_accel(e);
     }
     await_promotions(e, split);
-    compute(e, split);
+    if (split->n_ops > 0 && e->graph.ops[split->first_op].region != 0) {
+        emit_region(e, split);
+    } else {
+        compute(e, split);
+    }
     e->done[index] = e->last_action;
     if (!e->holds && e->ahead) {
         copy_ahead(e, index + 1);

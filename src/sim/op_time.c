@@ -6,6 +6,31 @@ const char *ats_sim_op_type(const struct ats_model *model, const struct ats_mode
     return has_weight ? model->tensors[op->tensor].type_name : NULL;
 }
 
+/* False if the shape is nothing. */
+static bool make_action(const struct ats_sim_setting *setting, const struct ats_model_op *op,
+                        struct ats_op_shape *shape, double read, enum ats_side side,
+                        struct ats_sim_action *action)
+{
+    const char *type = ats_sim_op_type(setting->model, op);
+    if (shape->kind == ATS_COST_NONE) {
+        return false;
+    }
+    if (side == ATS_HOST) {
+        shape->fused = false; /* ggml's CPU backend fuses next to nothing */
+        *action = (struct ats_sim_action){
+            .kind = ATS_SIM_CPU,
+            .us = ats_sim_machine_op_us(setting->machine, side, type, shape),
+            .bytes = read};
+        return true;
+    }
+    *action =
+        (struct ats_sim_action){.kind = ATS_SIM_GPU,
+                                .queue = ATS_SIM_COMPUTE_STREAM,
+                                .us = ats_sim_machine_op_us(setting->machine, side, type, shape),
+                                .launch = !shape->fused};
+    return true;
+}
+
 bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
                        const struct ats_model_op *op, const struct ats_model_pass *pass,
                        const struct ats_sim_routing *routing, enum ats_side side,
@@ -17,24 +42,20 @@ bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_m
         shape.n_distinct = routing->distinct[unit->layer < 0 ? 0 : unit->layer];
         read *= shape.n_distinct;
     }
-    if (shape.kind == ATS_COST_NONE) {
-        return false;
-    }
-    const char *type = ats_sim_op_type(setting->model, op);
-    if (side == ATS_HOST) {
-        shape.fused = false; /* ggml's CPU backend fuses next to nothing */
-        *action = (struct ats_sim_action){
-            .kind = ATS_SIM_CPU,
-            .us = ats_sim_machine_op_us(setting->machine, side, type, &shape),
-            .bytes = read};
-        return true;
-    }
-    *action =
-        (struct ats_sim_action){.kind = ATS_SIM_GPU,
-                                .queue = ATS_SIM_COMPUTE_STREAM,
-                                .us = ats_sim_machine_op_us(setting->machine, side, type, &shape),
-                                .launch = !shape.fused};
-    return true;
+    return make_action(setting, op, &shape, read, side, action);
+}
+
+bool ats_sim_columns_action(const struct ats_sim_setting *setting,
+                            const struct ats_model_unit *unit, const struct ats_model_op *op,
+                            const struct ats_model_pass *pass, uint32_t n_columns,
+                            enum ats_side side, struct ats_sim_action *action)
+{
+    struct ats_op_shape shape = ats_model_shape(setting->model, unit, op, pass);
+    shape.io_bytes *= (double)n_columns / unit->n_used;
+    shape.n_used = n_columns;
+    shape.n_distinct = n_columns;
+    const double read = shape.kind == ATS_COST_EXPERTS ? shape.weight_bytes * n_columns : 0;
+    return make_action(setting, op, &shape, read, side, action);
 }
 
 /* The rows of the mask are those of the longest cache: layers with a window have one of their

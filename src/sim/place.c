@@ -19,9 +19,10 @@ bool ats_sim_placement_init(const struct ats_sim_setting *s, struct ats_sim_plac
     *p = (struct ats_sim_placement){
         .tensor = calloc(s->model->n_tensors, sizeof(bool)),
         .on_both = calloc(s->model->n_tensors, sizeof(bool)),
+        .sliced = calloc(s->model->n_tensors, sizeof(bool)),
         .unit_state = calloc(s->model->n_units, sizeof(bool)),
     };
-    if (p->tensor == NULL || p->on_both == NULL || p->unit_state == NULL) {
+    if (p->tensor == NULL || p->on_both == NULL || p->sliced == NULL || p->unit_state == NULL) {
         ats_sim_placement_free(p);
         return false;
     }
@@ -32,6 +33,7 @@ void ats_sim_placement_free(struct ats_sim_placement *p)
 {
     free(p->tensor);
     free(p->on_both);
+    free(p->sliced);
     free(p->unit_state);
     *p = (struct ats_sim_placement){0};
 }
@@ -306,6 +308,11 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     const uint64_t budget = ats_sim_reserve(s, p);
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));
     bool good = where != NULL || ats_fail(err, "out of memory for a placement");
+    for (size_t i = 0; i < l.n; i++) { /* single experts of these come later */
+        if (l.source[i] < s->model->n_tensors && p->sliced[l.source[i]]) {
+            l.units[i].accel_can = false;
+        }
+    }
     good = good && ats_place(l.units, l.n, (size_t)budget, rule, where, err);
     if (good) {
         ats_sim_listing_apply(s, &l, where, p);

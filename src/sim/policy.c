@@ -1,6 +1,7 @@
 #include "sim/policy.h"
 
 #include "sim/ats.h"
+#include "sim/experts.h"
 #include "sim/place.h"
 #include "sim/splits.h"
 
@@ -17,10 +18,12 @@ static const struct ats_sim_policy policies[] = {
     {"fit", "llama.cpp --fit (its default)", ats_sim_place_fit, ats_sim_schedule_stock, NULL},
     {"ats-placement", "ATS, weights copied in order (ATS_TRANSFER=serial)", ats_sim_place_fill,
      ats_sim_schedule_in_order, NULL},
-    {"ats-async", "ATS, weights copied ahead (its default)", ats_sim_place_fill,
+    {"ats-async", "ATS, weights copied ahead (ATS_EXPERTS=whole)", ats_sim_place_fill,
      ats_sim_schedule_ahead, NULL},
     {"ats-solved", "ATS with the placement that is predicted to be the fastest",
      ats_sim_place_solved, ats_sim_schedule_ahead, NULL},
+    {"ats-experts", "ATS, the same with experts by slice (its default)", ats_sim_place_slices,
+     ats_sim_schedule_ahead, ats_sim_forget_slices},
     {"plan=", "ATS with a plan file", ats_sim_place_plan, ats_sim_schedule_ahead, NULL},
 };
 
@@ -57,7 +60,7 @@ const struct ats_sim_policy *ats_sim_policy_find(const char *text, const char **
     }
     ats_fail(err,
              "unknown policy '%s'; known are cpu, ngl=N, layers, n-cpu-moe=N, moe, fit, "
-             "ats-placement, ats-async, ats-solved, plan=FILE",
+             "ats-placement, ats-async, ats-solved, ats-experts, plan=FILE",
              text);
     return NULL;
 }

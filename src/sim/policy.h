@@ -31,6 +31,7 @@ struct ats_sim_setting {
 struct ats_sim_placement {
     bool *tensor;           /* by tensor of the model */
     bool *on_both;          /* by tensor: there is a copy in host memory too (ATS) */
+    bool *sliced;           /* by tensor: not as a whole, but single experts (sim/experts.h) */
     bool *unit_state;       /* by unit: its cache or recurrent state */
     bool fixed;             /* no weight enters compute buffers */
     uint64_t staging_bytes; /* ATS's memory for weights that pass through */
@@ -43,6 +44,8 @@ struct ats_sim_placement {
 struct ats_sim_routing {
     double *distinct; /* experts that any token uses */
     double *groups;   /* stretches of neighbours among them: copied at once */
+    int32_t *last; /* experts of the pass's last token: those of a layer from layer * stride on */
+    size_t stride;
 };
 
 struct ats_sim_policy {

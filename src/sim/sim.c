@@ -47,6 +47,7 @@ void ats_sim_run_free(struct ats_sim_run *r)
     free(r->layers);
     free(r->routing.distinct);
     free(r->routing.groups);
+    free(r->routing.last);
     free(r->selected);
     free(r->seen);
     free(r);
@@ -68,11 +69,13 @@ static bool allocate(struct ats_sim_run *r)
     r->layers = calloc(r->n_layers, sizeof(r->layers[0]));
     r->routing.distinct = calloc(r->n_layers, sizeof(double));
     r->routing.groups = calloc(r->n_layers, sizeof(double));
+    r->routing.last = calloc(r->n_layers * experts, sizeof(r->routing.last[0]));
+    r->routing.stride = experts;
     r->selected = calloc(experts, sizeof(r->selected[0]));
     r->seen = calloc(experts, sizeof(r->seen[0]));
     r->best = ats_sim_best_new(r->setting);
     return r->layers != NULL && r->routing.distinct != NULL && r->routing.groups != NULL &&
-           r->selected != NULL && r->seen != NULL && r->best != NULL &&
+           r->routing.last != NULL && r->selected != NULL && r->seen != NULL && r->best != NULL &&
            ats_sim_placement_init(r->setting, &r->placement);
 }
 
@@ -146,6 +149,8 @@ static void route_layer(struct ats_sim_run *r, size_t layer, uint32_t n_tokens, 
         distinct += r->seen[i];
         groups += r->seen[i] && (i == 0 || !r->seen[i - 1]);
     }
+    memcpy(r->routing.last + layer * r->routing.stride, r->selected,
+           (size_t)routing->n_used * sizeof(r->selected[0]));
     r->routing.distinct[layer] = distinct;
     r->routing.groups[layer] = groups;
 }

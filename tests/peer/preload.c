@@ -5,6 +5,7 @@
  *                        ggml's devices without loading any
  *   ATS_PEER_DEVICE=dev  puts every model that llama_model_load_from_file loads wholly
  *                        on that device, for programs without an option --device
+ *   ATS_PEER_UBATCH=n    computes n tokens at a time in every context
  *   ATS_PEER_LIST=1      lets no backend support any operator: test-backend-ops then
  *                        prints the names of all its cases and computes none
  *   ATS_PEER_LEAK=1      frees no buffer, neither ggml's nor Vulkan's: llvmpipe (Mesa 22.3) keeps
@@ -62,6 +63,18 @@ llama_model_load_from_file(const char *path, struct llama_model_params params)
     params.devices = devices; /* copied while the model loads */
     params.n_gpu_layers = every_layer;
     return original(path, params);
+}
+
+__attribute__((visibility("default"))) struct llama_context *
+llama_init_from_model(struct llama_model *model, struct llama_context_params params)
+{
+    struct llama_context *(*original)(struct llama_model *, struct llama_context_params) = NULL;
+    find_original("llama_init_from_model", &original);
+    const char *n_ubatch = value_of("ATS_PEER_UBATCH");
+    if (n_ubatch != NULL) {
+        params.n_ubatch = (uint32_t)strtoul(n_ubatch, NULL, 10);
+    }
+    return original(model, params);
 }
 
 __attribute__((visibility("default"))) void ggml_backend_buffer_free(ggml_backend_buffer_t buffer)

@@ -47,6 +47,8 @@ void models_make(void)
         [MODEL_CONVOLUTION] =
             "--arch lfm2 --layers 4 --embd 64 --ff 96 --heads 4 --kv-heads 2 --type q4_0",
         [MODEL_EMBEDDING] = "--arch bert --layers 2 --embd 64 --ff 96 --heads 4 --kv-heads 4",
+        [MODEL_WIDE_EXPERTS] = "--arch qwen3moe --layers 2 --embd 128 --ff 1024 --heads 4 "
+                               "--kv-heads 2 --experts 8 --experts-used 2 --type f16",
         [MODEL_LARGE] = "--arch llama",
     };
     strcpy(folder, "/tmp/ats-test-models-XXXXXX");

@@ -14,7 +14,8 @@ enum model_kind {
     MODEL_HYBRID,
     MODEL_CONVOLUTION,
     MODEL_EMBEDDING,
-    MODEL_LARGE, /* dense, 22 MiB: does not fit into small budgets */
+    MODEL_WIDE_EXPERTS, /* each matrix is large enough to be worth a copy of its own */
+    MODEL_LARGE,        /* dense, 22 MiB: does not fit into small budgets */
     N_MODELS,
 };
 

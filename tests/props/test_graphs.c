@@ -598,12 +598,21 @@ static void test_threads(void **state)
         (struct scenario){51, 3, 60});
 }
 
+/* Products with a few of a weight's experts, computed on both sides if there is one token. */
+static void test_experts_by_slice(void **state)
+{
+    (void)state;
+    run("experts", "ATS_EXPERTS=slices ATS_PLACEMENT=random:5 ATS_EMU_DELAY_US=10",
+        (struct scenario){60, 1, 100});
+    run("experts in threads", "ATS_EXPERTS=slices ATS_PLACEMENT=random:6 ATS_EMU_DELAY_US=10",
+        (struct scenario){61, 3, 60});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_random_placements),
-        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_experts_by_slice),  cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_random_placements), cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "seed.h"
+#include "sim/experts.h"
 #include "sim/sim.h"
 #include "toy_models.h"
 
@@ -463,6 +464,77 @@ static void test_prefill_moves_used_experts(void **state)
 
 /* As llama-bench with GGML_SCHED_DEBUG=2 shows it (v0.5.0) for -ngl 4 of seven layers: the norm of
  * 32 query heads has 32 rows, so that the GPU takes it in each of the four layers on the CPU. */
+/* What the slots of a layer do over a text, counted apart from the simulation. */
+static void count_slots(const struct ats_sim_setting *s, const struct ats_expert_slots *like,
+                        uint64_t layer, int n_tokens, double *misses, double *admitted)
+{
+    enum { USED = 8 };
+    struct ats_routing routing;
+    struct ats_expert_slots slots;
+    assert_true(
+        ats_routing_init(&routing, &s->machine->routing, s->seed, layer, like->n_experts, USED));
+    assert_true(ats_expert_slots_init(&slots, like->n_experts, like->n_slots, like->part_bytes,
+                                      like->n_parts, like->copy_share));
+    ats_expert_slots_fill(&slots);
+    for (int t = 0; t < n_tokens; t++) {
+        int32_t ids[USED];
+        struct ats_expert_columns columns;
+        struct ats_expert_copy copy;
+        ats_routing_next(&routing, ids);
+        ats_expert_slots_use(&slots, ids, USED, &columns);
+        *misses += columns.n_misses;
+        while (ats_expert_slots_next(&slots, &copy)) {
+            *admitted += (double)slots.part_bytes[copy.part];
+        }
+    }
+    ats_expert_slots_free(&slots);
+    ats_routing_free(&routing);
+}
+
+static void test_experts_by_slice(void **state)
+{
+    (void)state;
+    enum { LAYERS = 4, TOKENS = 40 };
+    struct ats_model *m = toy_qwen3moe(LAYERS);
+    const struct ats_sim_machine machine = round_machine();
+    struct ats_sim_setting s = setting_of(m, &machine);
+    s.vram_bytes = UINT64_C(1400) << 20;
+    struct ats_error err;
+    struct ats_sim_phase whole;
+    struct ats_sim_phase slices;
+    struct ats_sim_run *run = start(&s, "ats-async");
+    assert_true(ats_sim_decode(run, 0, TOKENS, &whole, &err));
+    ats_sim_run_free(run);
+    run = start(&s, "ats-experts");
+    const struct ats_sim_placement *p = ats_sim_run_placement(run);
+    assert_true(p->used_bytes <= s.vram_bytes);
+    assert_true(s.vram_bytes - p->used_bytes < LAYERS * (UINT64_C(3) << 20)); /* an expert each */
+    double misses = 0;
+    double admitted = 0;
+    const struct ats_sim_experts *experts = p->state;
+    for (uint64_t layer = 0; layer < LAYERS; layer++) {
+        assert_true(experts->layers[layer].n_slots > 0);
+        count_slots(&s, &experts->layers[layer], layer, TOKENS, &misses, &admitted);
+    }
+    assert_true(ats_sim_decode(run, 0, TOKENS, &slices, &err));
+    ats_sim_run_free(run);
+    /* the CPU reads the misses, three matrices of 2048 x 768 weights in 0.5625 bytes each, at 10
+     * GB/s; besides, four operators of 2 us each and activations of some KiB per layer and token */
+    const double matrix_bytes = 2048 * 768 * 0.5625;
+    const double reading_us = misses * 3 * matrix_bytes / 1e4;
+    assert_true(slices.use.cpu_us >= reading_us);
+    assert_true(slices.use.cpu_us <= reading_us + TOKENS * LAYERS * (4 * 2 + 20));
+    assert_true(slices.use.cpu_us < 0.8 * whole.use.cpu_us);
+    assert_true(slices.use.us < whole.use.us);
+    /* over the link: what is admitted, and little else */
+    assert_true(slices.use.bytes[ATS_TO_DEVICE] >= admitted);
+    assert_true(slices.use.bytes[ATS_TO_DEVICE] <= admitted + TOKENS * LAYERS * 8 * 2048 * 4.0 * 2);
+    /* a model that fits is not sliced */
+    s.vram_bytes = UINT64_C(1) << 40;
+    assert_near(decode(&s, "ats-experts").us, decode(&s, "ats-async").us, 1e-6);
+    ats_model_free(m);
+}
+
 static void test_norms_of_heads_are_offloaded(void **state)
 {
     (void)state;
@@ -586,7 +658,7 @@ static void simulate(const struct ats_sim_setting *s, const char *policy, double
 static void test_no_policy_beats_the_bound(void **state)
 {
     (void)state;
-    static const char *const policies[] = {"cpu", "layers",        "moe",
+    static const char *const policies[] = {"cpu", "layers",        "moe",      "ats-experts",
                                            "fit", "ats-placement", "ats-async"};
     struct ats_rng rng = test_rng(1);
     struct ats_model *m = toy_qwen3moe(4);
@@ -667,6 +739,7 @@ int main(void)
         cmocka_unit_test(test_host_time_of_tokens),
         cmocka_unit_test(test_cpu_experts),
         cmocka_unit_test(test_prefill_moves_used_experts),
+        cmocka_unit_test(test_experts_by_slice),
         cmocka_unit_test(test_norms_of_heads_are_offloaded),
         cmocka_unit_test(test_serial_and_overlapped),
         cmocka_unit_test(test_memory_is_shared),
