@@ -9,6 +9,7 @@
 
 enum {
     KEY_RIG = CLI_KEY_FIRST,
+    KEY_PROFILE,
     KEY_SCALE,
     KEY_VRAM,
     KEY_CTX,
@@ -31,6 +32,7 @@ enum { MAX_TOKENS = 1 << 24, MAX_UBATCH = 1 << 16, MAX_LAYERS = 1024 };
 
 static const struct argp_option option_table[] = {
     {"rig", KEY_RIG, "NAME", 0, "The machine, by name or file (default desktop-4090)", 1},
+    {"profile", KEY_PROFILE, "FILE", 0, "This machine instead, as `ats profile` measured it", 1},
     {"scale", KEY_SCALE, "host|X", 0,
      "The rig as it is emulated on this host, or by a factor (default: the real machine)", 1},
     {"vram", KEY_VRAM, "SIZE", 0,
@@ -144,6 +146,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_RIG:
         o->rig = arg;
         return 0;
+    case KEY_PROFILE:
+        o->profile = arg;
+        return 0;
     case KEY_SCALE:
         o->scale = arg;
         return 0;
@@ -179,6 +184,7 @@ static const struct argp argp = {
     "\n"
     "Examples:\n"
     "  ats plan qwen3-30b-a3b --rig laptop-3060\n"
+    "  ats plan model.gguf --profile here.json    (from `ats profile --out here.json`)\n"
     "  ats plan model.gguf --vram 10G --ctx 16384 --kv-type q8_0\n"
     "  ats plan model.gguf --out plan.txt; ATS_PLACEMENT=plan.txt ats run -m model.gguf\n"
     "  llama-server -m model.gguf $(ats plan model.gguf --llama-args)\n"
@@ -193,6 +199,9 @@ static void check(const struct plan_options *o)
 {
     if (o->model == NULL) {
         cli_usage_error(o->who, "the model is missing, such as `%s qwen3-30b-a3b`", o->who);
+    }
+    if (o->profile != NULL && o->scale != NULL) {
+        cli_usage_error(o->who, "--scale is for rigs; a profile was measured");
     }
     if (o->json && o->llama_args) {
         cli_usage_error(o->who, "either --json or --llama-args");

@@ -20,6 +20,7 @@ struct plan_options {
     const char *who;
     const char *model;
     const char *rig;
+    const char *profile; /* NULL: a rig */
     const char *scale;
     const char *kv_type;
     const char *out;
@@ -57,7 +58,8 @@ struct plan_alternative {
 
 struct plan {
     const struct plan_options *options;
-    struct ats_model *model; /* the whole; owned */
+    struct ats_model *model;    /* the whole; owned */
+    struct ats_profile profile; /* what the machine was measured as; owned */
     struct ats_sim_machine machine;
     double factor; /* of the rig's rates */
     struct ats_workload workload;

@@ -226,14 +226,27 @@ static void set_workload(struct plan *p)
     }
 }
 
+static bool find_machine(struct plan *p, struct ats_error *err)
+{
+    const struct plan_options *o = p->options;
+    const struct ats_sim_overheads overheads = ats_sim_overheads_default();
+    if (o->profile == NULL) {
+        return simulate_machine(o->rig, o->scale, &overheads, &p->machine, &p->factor, err);
+    }
+    if (!ats_profile_read(o->profile, &p->profile, err)) {
+        return false;
+    }
+    p->machine = ats_sim_machine_of_profile(&p->profile, &overheads);
+    p->factor = 1;
+    return true;
+}
+
 bool plan_make(struct plan *p, const struct plan_options *o, struct ats_error *err)
 {
     static const char *const policies[] = {"layers", "moe", "fit", "cpu"};
-    const struct ats_sim_overheads overheads = ats_sim_overheads_default();
     *p = (struct plan){.options = o};
     p->model = simulate_model(o->model, o->layers, err);
-    if (p->model == NULL ||
-        !simulate_machine(o->rig, o->scale, &overheads, &p->machine, &p->factor, err)) {
+    if (p->model == NULL || !find_machine(p, err)) {
         return false;
     }
     const uint64_t memory = p->machine.vram_bytes;
@@ -267,6 +280,7 @@ void plan_free(struct plan *p)
         ats_model_free(p->parts[i].model);
     }
     ats_model_free(p->model);
+    ats_profile_free(&p->profile);
 }
 
 /* ---- questions ---- */

@@ -169,6 +169,12 @@ try "$ats" plan no-such-model
 expect_error 1 "no-such-model"
 try "$ats" plan qwen3-14b --rig no-such-rig
 expect_error 1 "no-such-rig"
+try "$ats" plan qwen3-14b --profile "$work/bad.gguf"
+expect_error 1 "bad.gguf"
+try "$ats" plan qwen3-14b --profile "$work/none.json"
+expect_error 1 "none.json"
+try "$ats" plan qwen3-14b --profile "$work/none.json" --scale 2
+expect_error 2 "--scale"
 try "$ats" plan qwen3-14b --vram lots
 expect_error 2 "--vram"
 try "$ats" plan qwen3-14b --kv-type q9_9
