@@ -25,6 +25,9 @@ struct ats_config {
     struct ats_promotion promotion;  /* ATS_PROMOTE; link and sizes are filled in per graph */
     enum ats_transfer_kind transfer; /* ATS_TRANSFER */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
+    const char *trace;    /* ATS_TRACE: file for a recording; NULL: none */
+    size_t trace_memory;  /* ATS_TRACE_MEMORY: bytes for it */
+    bool trace_operands;  /* ATS_TRACE_CHECK: what operators read and write is recorded too */
     const char *stats;    /* ATS_STATS: file for the summary; NULL: none */
 };
 

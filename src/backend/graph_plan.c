@@ -122,6 +122,7 @@ static struct ats_transfer transfer_of(const struct ats_location *location)
         const char *host = location->buffer->base + location->begin;
         transfer.accel = ats_raw_tensor(ats_accel_buffer(location),
                                         ats_accel_address(location, host), location->bytes);
+        ats_name_after(&transfer.accel, location->tensor);
     }
     return transfer;
 }
@@ -181,7 +182,9 @@ static bool fill_promotions(struct builder *b)
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
         };
+        ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
+    plan->piece = b->description.piece;
     if (b->n_staged > 0 && b->description.roots[b->staged[0].root].held) {
         plan->held = ats_promotion_name(&b->description, b->staged, b->n_staged);
     }

@@ -321,6 +321,7 @@ static const struct argp argp = {
     "  fit            llama.cpp --fit, its default\n"
     "  ats-placement  ATS, weights copied in order (ATS_TRANSFER=serial)\n"
     "  ats-async      ATS, weights copied ahead of their use, its default\n"
+    "  ats-solved     ATS with the placement of `ats plan`\n"
     "  plan=FILE      ATS with a plan file (ATS_PLAN_OUT)\n"
     "  bound          no policy, only the physical bound\n"
     "\n"
