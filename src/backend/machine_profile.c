@@ -76,7 +76,9 @@ static bool file_of(const void *address, char path[PATH_MAX])
 
 static bool find_helper(const char *library, char helper[PATH_MAX + 32])
 {
-    static const char *const places[] = {"../libexec/ats/ats-ggml", "../bin/ats-ggml", "ats-ggml"};
+    /* installed, also below lib/TRIPLET; in a build tree; beside this library */
+    static const char *const places[] = {"../libexec/ats/ats-ggml", "../../libexec/ats/ats-ggml",
+                                         "../bin/ats-ggml", "ats-ggml"};
     const char *slash = strrchr(library, '/');
     for (size_t i = 0; slash != NULL && i < sizeof(places) / sizeof(places[0]); i++) {
         snprintf(helper, PATH_MAX + 32, "%.*s/%s", (int)(slash - library), library, places[i]);

@@ -22,7 +22,7 @@ enum {
     WEIGHT_BYTE = 0x2C,
 };
 
-/* A run that takes longer than this is repeated once less: noise matters less to it. */
+/* For a run that takes longer than this, a cold start matters little. */
 static const double LONG_US = 5e4;
 
 double ats_bench_now_us(void)
@@ -328,6 +328,22 @@ bool ats_bench_run(struct ats_bench *bench, struct ggml_cgraph *graph, struct at
                     ggml_status_to_string(status));
 }
 
+/* The first run counts. */
+static bool time_long(struct ats_bench *bench, struct ggml_cgraph *graph, double first, double *us,
+                      struct ats_error *err)
+{
+    double times[MIN_RUNS] = {first};
+    for (size_t i = 1; i < MIN_RUNS; i++) {
+        const double begin = ats_bench_now_us();
+        if (!ats_bench_run(bench, graph, err)) {
+            return false;
+        }
+        times[i] = ats_bench_now_us() - begin;
+    }
+    *us = ats_bench_median(times, MIN_RUNS);
+    return true;
+}
+
 bool ats_bench_time(struct ats_bench *bench, struct ggml_cgraph *graph, double slot_us, double *us,
                     struct ats_error *err)
 {
@@ -337,9 +353,11 @@ bool ats_bench_time(struct ats_bench *bench, struct ggml_cgraph *graph, double s
         return false;
     }
     const double first = ats_bench_now_us() - begin;
+    if (first > LONG_US) {
+        return time_long(bench, graph, first, us, err);
+    }
     double runs = slot_us / (first > 1 ? first : 1);
-    const double least = first > LONG_US ? MIN_RUNS - 1 : MIN_RUNS;
-    runs = runs < least ? least : runs > MAX_RUNS ? MAX_RUNS : runs;
+    runs = runs < MIN_RUNS ? MIN_RUNS : runs > MAX_RUNS ? MAX_RUNS : runs;
     const size_t n = (size_t)runs;
     for (size_t i = 0; i < n; i++) {
         begin = ats_bench_now_us();

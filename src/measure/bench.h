@@ -54,7 +54,7 @@ void ats_bench_close(struct ats_bench *bench);
 void ats_bench_set_threads(struct ats_bench *bench, int threads);
 
 /* Microseconds of one operator of the curve's shape with this n, in a graph of several that is run
- * for about slot_us and at least three times (two if that takes long); the median. */
+ * for about slot_us and at least three times; the median. */
 enum ats_bench_result ats_bench_point(struct ats_bench *bench,
                                       const struct ats_profile_curve *curve, double n,
                                       double slot_us, struct ats_profile_point *point,

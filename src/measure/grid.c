@@ -208,7 +208,7 @@ struct ats_grid_shape *ats_grid_model(const struct ats_model *model, size_t *n)
 const double *ats_grid_pass(size_t pass, bool quick, size_t *n)
 {
     static const double passes[][8] = {
-        {1, 512}, {32}, {8, 128}, {2, 2048}, {4, 16, 64, 256, 512, 1024}};
+        {1, 512}, {32}, {8, 128}, {2, 3, 2048}, {4, 16, 64, 256, 512, 1024}};
     static const double quick_passes[][8] = {{1, 512}, {32}, {8, 128}};
     const size_t n_passes = quick ? N(quick_passes) : N(passes);
     *n = 0;

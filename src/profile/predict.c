@@ -154,6 +154,42 @@ static bool is_same(double a, double b)
     return fabs(a - b) < 0.5; /* whole numbers */
 }
 
+/* Of the curves of the same kind and type (ATTENTION: and size of a head) that go on to more
+ * columns than `c`, the one with the nearest work; NULL if none does. */
+static const struct ats_profile_curve *longer_curve(const struct question *q,
+                                                    const struct ats_profile_curve *c)
+{
+    const struct ats_profile_curve *nearest = NULL;
+    double least = INFINITY;
+    for (size_t i = 0; i < q->profile->n_curves; i++) {
+        const struct ats_profile_curve *o = &q->profile->curves[i];
+        if (!is_candidate(q, o) || strcmp(o->type, c->type) != 0 ||
+            o->points[o->n_points - 1].n <= c->points[c->n_points - 1].n ||
+            (c->kind == ATS_COST_ATTENTION && !is_same(o->k, c->k))) {
+            continue;
+        }
+        const double distance = fabs(log((o->m * o->k) / (c->m * c->k)));
+        if (distance < least - SAME_DISTANCE) {
+            nearest = o;
+            least = distance;
+        }
+    }
+    return nearest;
+}
+
+/* A curve at n columns. Large shapes are measured with fewer of them, because they take long:
+ * beyond the last they grow as a smaller shape does. */
+static double over_batch(const struct question *q, const struct ats_profile_curve *c, double n)
+{
+    const struct ats_profile_point *last = &c->points[c->n_points - 1];
+    const struct ats_profile_curve *longer = n > last->n ? longer_curve(q, c) : NULL;
+    if (longer == NULL) {
+        return over_points(c->points, c->n_points, n);
+    }
+    return last->us * over_points(longer->points, longer->n_points, n) /
+           over_points(longer->points, longer->n_points, last->n);
+}
+
 /* ---- operators ---- */
 
 static double matmul_us(struct question *q, const struct ats_op_shape *s)
@@ -170,7 +206,7 @@ static double matmul_us(struct question *q, const struct ats_op_shape *s)
         if (!is_candidate(q, c) || strcmp(c->type, type) != 0) {
             continue;
         }
-        const double us = over_points(c->points, c->n_points, s->n);
+        const double us = over_batch(q, c, s->n);
         if (strcmp(type, q->type) == 0 && is_same(c->m, s->m) && is_same(c->k, s->k) &&
             is_same(s->batch, 1)) {
             return us;
@@ -268,7 +304,7 @@ static double attention_us(struct question *q, const struct ats_op_shape *s)
     for (size_t i = 0; i < q->profile->n_curves; i++) {
         const struct ats_profile_curve *c = &q->profile->curves[i];
         if (is_candidate(q, c) && layout_distance(c, s) < nearest + 1e-3) {
-            add_step(&ladder, attention_work(c), over_points(c->points, c->n_points, s->n));
+            add_step(&ladder, attention_work(c), over_batch(q, c, s->n));
         }
     }
     return climb(&ladder, launch, s->m * s->k * s->batch);

@@ -167,6 +167,24 @@ static void test_batches_are_interpolated(void **state)
     ats_profile_free(&p);
 }
 
+static void test_large_shapes_grow_as_smaller_ones_do(void **state)
+{
+    (void)state;
+    struct ats_profile p = make_profile();
+    /* the small matrix was measured further, with a better kernel from 64 columns on */
+    struct ats_profile_curve *small = &p.curves[0];
+    assert_true(ats_profile_add_point(small->points, &small->n_points,
+                                      (struct ats_profile_point){64, 120, 0}));
+    struct ats_op_shape s = q4_matmul(2000, 2000, 40);
+    /* the small one: 60 + 24 * 60 / 48 = 90 at 40 columns, 60 at 16; the large one has 222 there */
+    assert_near(ats_profile_op_us(&p, ATS_HOST, "q4_K", &s), 222 * 90.0 / 60);
+    s.n = 16;
+    assert_near(ats_profile_op_us(&p, ATS_HOST, "q4_K", &s), 222);
+    s.n = 40; /* the other side has no further curve: 12 us per column */
+    assert_near(ats_profile_op_us(&p, ATS_ACCEL, "q4_K", &s), 222 + 24 * 12);
+    ats_profile_free(&p);
+}
+
 static void test_sizes_are_interpolated(void **state)
 {
     (void)state;
@@ -789,6 +807,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_batches_are_interpolated),
+        cmocka_unit_test(test_large_shapes_grow_as_smaller_ones_do),
         cmocka_unit_test(test_sizes_are_interpolated),
         cmocka_unit_test(test_other_types_follow_their_bytes),
         cmocka_unit_test(test_experts_by_their_columns),
