@@ -371,9 +371,7 @@ static bool record_event(struct context *c, int agent, uint64_t id)
 {
     struct event *event = event_of(c, id, true);
     if (event != NULL) {
-        /* what the host has done when it records is before the event too */
         event->clocks = c->agents[agent];
-        join(&event->clocks, &c->agents[HOST]);
     }
     return event != NULL;
 }
