@@ -160,6 +160,9 @@ def main():
     try:
         drive = driver.Driver(os.path.join(arguments.build, "bin", "drive"), libraries,
                               os.path.join(arguments.build, "lib", "libggml-ats.so"), runs)
+        if results["emulated"] and not drive.begun:
+            drive.measure_host(os.path.join(arguments.build, "bin", "ats"),
+                               arguments.rig or machine.RIG_OF[chosen[0]])
         for name in chosen:
             try:
                 entry = results["models"][name] = measure_model(name, arguments, drive)

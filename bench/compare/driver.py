@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -14,10 +13,10 @@ TIMEOUT_S = 900
 # an emulation that was late by more than this did not measure what it says (docs/rigs.md)
 MOST_LAG = 0.05
 ATTEMPTS = 3
-# a CPU this far from its usual speed had other work, or a slower clock
-MOST_CPU_DEVIATION = 0.15
-# runs before there is a usual speed
-LEAST_CPU_SAMPLES = 3
+# a run is made once more if in one of its phases the core was disturbed for a larger share
+MOST_DISTURBED = 0.5
+CPU_SPEED_SECONDS = "2"
+MEASURE_ATTEMPTS = 6
 # what llama.cpp prints if memory is lacking; a file that is broken reads otherwise
 NO_MEMORY = re.compile(r"(unable|failed) to allocate|out of memory")
 
@@ -37,8 +36,9 @@ class Driver:
         self.backend = backend
         self.cache = cache
         self.build = digest([program, backend] + glob.glob(os.path.join(libraries, "*.so*")))
-        self.cpu_gbps = []  # around each run so far
         os.makedirs(cache, exist_ok=True)
+        self.begun = bool(os.listdir(cache))  # some runs are there already
+        self.cpu_speed = self._measure_core()
 
     def command(self, machine, arguments):
         return [self.program, "-m", machine.path, "--libraries",
@@ -58,6 +58,29 @@ class Driver:
         except DoesNotFit:
             return False
 
+    def _measure_core(self):
+        """The speed of an undisturbed core; returns while the core is at that speed."""
+        program = os.path.join(os.path.dirname(self.program), "cpu-speed")
+        done = subprocess.run([program, CPU_SPEED_SECONDS], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=True, preexec_fn=keep_off_emulation)
+        return float(done.stdout)
+
+    def measure_host(self, ats, rig):
+        """Has `ats` measure this host's CPU, by which rigs are scaled, while a core is undisturbed.
+        """
+        environment = dict(os.environ, ATS_RIG_MEASURE="1")
+        for _ in range(MEASURE_ATTEMPTS):
+            before = self._measure_core()
+            done = subprocess.run([ats, "rig", "--json", rig], env=environment,
+                                  capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                                  preexec_fn=keep_off_emulation)
+            if done.returncode != 0:
+                raise Failed(done.stderr.strip())
+            self.cpu_speed = max(self.cpu_speed, before)
+            if self._measure_core() >= 0.95 * self.cpu_speed <= before:
+                return
+        say("this machine's cores are disturbed all the time; the rigs' scale is uncertain")
+
     def run(self, machine, arguments, extra_environment=None, round_number=0):
         """The driver's result; from the cache if this very run was made before. One that is late
         in all attempts is returned with a "lag" above MOST_LAG and not kept."""
@@ -66,30 +89,19 @@ class Driver:
         path = os.path.join(self.cache, self._key(machine, arguments, environment, round_number))
         if os.path.exists(path):
             with open(path, encoding="utf-8") as f:
-                result = json.load(f)
-            self.cpu_gbps.append(statistics.mean(result["cpu_gbps"]))
-            return result
+                return json.load(f)
         result = self._in_time(machine, arguments, environment)
-        if result["lag"] <= MOST_LAG and self._cpu_deviation(result) > MOST_CPU_DEVIATION:
-            say(f"the CPU ran {100 * self._cpu_deviation(result):.0f} % off its usual speed; "
-                "once more")
+        if result["lag"] <= MOST_LAG and disturbed(result) > MOST_DISTURBED:
+            say(f"the core was disturbed for {100 * disturbed(result):.0f} % of a phase; once more")
             again = self._in_time(machine, arguments, environment)
-            if again["lag"] <= MOST_LAG and \
-                    self._cpu_deviation(again) < self._cpu_deviation(result):
+            if again["lag"] <= MOST_LAG and disturbed(again) < disturbed(result):
                 result = again
-        self.cpu_gbps.append(statistics.mean(result["cpu_gbps"]))
         if result["lag"] <= MOST_LAG:
             temporary = path + ".part"
             with open(temporary, "w", encoding="utf-8") as f:
                 json.dump(result, f)
             os.replace(temporary, path)
         return result
-
-    def _cpu_deviation(self, result):
-        """How far the CPU's speed around a run was from the median of all runs, as a share."""
-        if len(self.cpu_gbps) < LEAST_CPU_SAMPLES:
-            return 0
-        return abs(statistics.mean(result["cpu_gbps"]) / statistics.median(self.cpu_gbps) - 1)
 
     def _in_time(self, machine, arguments, environment):
         """A run whose emulation kept its clock, or the last of the attempts."""
@@ -105,7 +117,7 @@ class Driver:
         return result
 
     def _start(self, machine, arguments, environment):
-        command = self.command(machine, arguments)
+        command = self.command(machine, arguments) + ["--cpu-speed", f"{self.cpu_speed:.3f}"]
         try:
             done = subprocess.run(command, env=dict(plain_environment(), **environment),
                                   capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
@@ -120,6 +132,11 @@ class Driver:
             return json.loads(done.stdout)
         except json.JSONDecodeError as wrong:
             raise Failed(f"{' '.join(command)}\nprinted no JSON: {wrong}") from wrong
+
+
+def disturbed(result):
+    """The largest share of a phase in which the core was not the run's own."""
+    return max((t["disturbed"] for t in result["tests"]), default=0)
 
 
 def say(text):

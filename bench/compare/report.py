@@ -35,22 +35,21 @@ def figures(tests):
     """What one system did in one cell, over its rounds."""
     rates = [t["tokens_per_s"] for t in tests]
     cell = {"tokens_per_s": statistics.median(rates), "spread_percent": spread(rates),
-            "samples": rates,
-            "cpu_gbps": [t["cpu_gbps"] for t in tests]}
+            "samples": rates, "disturbed": [t["disturbed"] for t in tests]}
     counted = [(t, driver.emulated(t)) for t in tests if driver.emulated(t)]
     if counted:
         def median(of):
             return statistics.median(of(t, c) for t, c in counted)
-        cell["device_busy"] = median(lambda t, c: c["compute_us"] / (1e6 * t["seconds"]))
+        cell["device_busy"] = median(lambda t, c: c["compute_us"] / (1e6 * t["all_seconds"]))
         cell["link_busy"] = median(lambda t, c: (c["copy_h2d_us"] + c["copy_d2h_us"]) /
-                                   (1e6 * t["seconds"]))
+                                   (1e6 * t["all_seconds"]))
         cell["link_gbps"] = median(lambda t, c: (c["bytes_h2d"] + c["bytes_d2h"]) /
-                                   (1e9 * t["seconds"]))
+                                   (1e9 * t["all_seconds"]))
         passes = {"prefill": 1}
         cell["synchronizations"] = median(lambda t, c: c["synchronizations"] /
-                                          passes.get(t["phase"], t["tokens"]))
+                                          passes.get(t["phase"], t["all_tokens"]))
         cell["device_splits"] = median(lambda t, c: c["graphs"] /
-                                       passes.get(t["phase"], t["tokens"]))
+                                       passes.get(t["phase"], t["all_tokens"]))
         cell["scale"] = counted[0][1]["scale"]
     return cell
 
@@ -84,7 +83,7 @@ def cells_of(results):
             for run in runs:
                 for test in run["tests"]:
                     by_system = phases.setdefault(phase_name(test), {})
-                    by_system.setdefault(system, []).append(dict(test, cpu_gbps=run["cpu_gbps"]))
+                    by_system.setdefault(system, []).append(test)
         for phase, by_system in phases.items():
             systems = {s: figures(tests) for s, tests in by_system.items()}
             if entry["baseline"] not in systems:

@@ -50,6 +50,7 @@ struct ats_description {
     struct ats_tensor_entry *table; /* the hash over entries */
     size_t n_entries;
     size_t n_reads;
+    size_t piece; /* promoted weights are copied in pieces of this size; 0: each at once */
 };
 
 /* Describes `cgraph`. Needs the device's write lock, because it may make records.

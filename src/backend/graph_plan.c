@@ -184,6 +184,7 @@ static bool fill_promotions(struct builder *b)
         };
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
+    plan->piece = b->description.piece;
     if (b->n_staged > 0 && b->description.roots[b->staged[0].root].held) {
         plan->held = ats_promotion_name(&b->description, b->staged, b->n_staged);
     }

@@ -3,12 +3,16 @@
 #include "backend/place.h"
 #include "backend/residency.h"
 #include "base/rng.h"
+#include "plan/beside.h"
 #include "plan/hold.h"
 #include "plan/partition.h"
 #include "plan/placement.h"
 #include "plan/promote.h"
 
 #include <stdlib.h>
+
+/* Of copies of a random rule: less than the weights of test models. */
+enum { RANDOM_PIECE = 1000 };
 
 /* Whether a location is a weight of a layer that could pass through staging memory. What
  * belongs to no layer (the output matrix) is large and placed before all else. */
@@ -113,6 +117,35 @@ static bool hold(const struct ats_stream *stream, struct ats_description *descri
     return ok;
 }
 
+/* Lets weights pass through beside the CPU instead, if that saves more than holding them. In order,
+ * without a transfer stream, nothing is beside anything. */
+static bool prefer_beside(const struct ats_stream *stream, struct ats_description *description,
+                          const bool *candidates, bool *chosen)
+{
+    const struct ats_partition_costs *costs = &ats_partition_default_costs;
+    const struct ats_beside rule = {.split_us = costs->split_us,
+                                    .copy_latency_us = costs->copy_latency_us,
+                                    .link_bytes_per_us = costs->link_bytes_per_us,
+                                    .link_beside_cpu_bytes_per_us =
+                                        costs->link_beside_cpu_bytes_per_us,
+                                    .staging_bytes = stream->staging.size};
+    const size_t n_roots = description->graph.n_roots;
+    bool *beside = calloc(n_roots + 1, sizeof(*beside));
+    float saved_us = 0;
+    const bool ok = beside != NULL &&
+                    ats_choose_beside(&description->graph, &rule, candidates, beside, &saved_us);
+    if (ok && saved_us > ats_resident_saves_us(&description->graph, chosen)) {
+        description->piece = ATS_BESIDE_CHUNK;
+        for (size_t r = 0; r < n_roots; r++) {
+            chosen[r] = beside[r];
+            description->roots[r].held = false;
+            description->roots[r].promoted = beside[r];
+        }
+    }
+    free(beside);
+    return ok;
+}
+
 bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description)
 {
     const size_t n_roots = description->graph.n_roots;
@@ -131,6 +164,12 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
     }
     if (ok && promote(stream, description, candidates, chosen) == 0) {
         ok = hold(stream, description, candidates, chosen);
+        if (ok && rule->kind == ATS_PROMOTE_FASTER && stream->staging.transfer != NULL) {
+            ok = prefer_beside(stream, description, candidates, chosen);
+        }
+    }
+    if (rule->kind == ATS_PROMOTE_RANDOM) {
+        description->piece = RANDOM_PIECE;
     }
     for (size_t r = 0; ok && r < n_roots; r++) {
         if (chosen[r]) {

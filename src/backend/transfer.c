@@ -212,13 +212,19 @@ void ats_promotions_disarm(struct ats_graph_plan *plan)
 /* What an accelerator reads behind a row must be numbers, but is never seen in a result. */
 static const char zeros[4096];
 
-static void copy_in(struct ats_stream *stream, const struct ats_promotion_step *step,
-                    ggml_backend_t backend)
+static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                    const struct ats_promotion_step *step, ggml_backend_t backend)
 {
     struct ats_device *device = stream->device;
     struct ggml_tensor accel = step->accel;
-    ggml_backend_tensor_set_async(backend, &accel, ats_record_host(step->record), 0,
-                                  step->record->bytes);
+    const char *host = ats_record_host(step->record);
+    const size_t piece = plan->piece != 0 ? plan->piece : step->record->bytes;
+    for (size_t done = 0; done < step->record->bytes;) {
+        const size_t left = step->record->bytes - done;
+        const size_t n = left < piece ? left : piece;
+        ggml_backend_tensor_set_async(backend, &accel, host + done, done, n);
+        done += n;
+    }
     for (size_t done = 0; done < step->padding;) {
         const size_t left = step->padding - done;
         const size_t n = left < sizeof(zeros) ? left : sizeof(zeros);
@@ -248,7 +254,7 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
         if (step->after_split != ATS_NO_SPLIT) {
             ggml_backend_event_wait(area->transfer, plan->splits[step->after_split].done);
         }
-        copy_in(stream, step, area->transfer);
+        copy_in(stream, plan, step, area->transfer);
         ggml_backend_event_record(step->arrived, area->transfer);
         area->next++;
     }
@@ -263,7 +269,7 @@ static void fill_held(struct ats_stream *stream, const struct ats_graph_plan *pl
         ggml_backend_event_wait(stream->accel, plan->promotions[plan->n_promotions - 1].arrived);
     } else {
         for (; area->next < plan->n_promotions; area->next++) {
-            copy_in(stream, &plan->promotions[area->next], stream->accel);
+            copy_in(stream, plan, &plan->promotions[area->next], stream->accel);
         }
     }
     stream->in_flight = true;
@@ -320,7 +326,7 @@ void ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
         if (step->arrived != NULL) {
             ggml_backend_event_wait(stream->accel, step->arrived);
         } else {
-            copy_in(stream, step, stream->accel);
+            copy_in(stream, plan, step, stream->accel);
         }
         stream->in_flight = true;
     }

@@ -187,11 +187,64 @@ static void print_scale(const json_t *scale)
            json_number_value(json_object_get(scale, "compute_ratio")));
 }
 
+static const char *source_of(const struct ats_rig *rig, int figure)
+{
+    return rig->sources[figure][0] != '\0' ? rig->sources[figure] : "default";
+}
+
+/* The number of a figure's source: figures with the same one share it. */
+static int source_number(const struct ats_rig *rig, int figure)
+{
+    int number = 0;
+    for (int i = 0; i <= figure; i++) {
+        int first = 0;
+        while (strcmp(source_of(rig, first), source_of(rig, i)) != 0) {
+            first++;
+        }
+        number += first == i;
+        if (strcmp(source_of(rig, i), source_of(rig, figure)) == 0) {
+            return number;
+        }
+    }
+    return number;
+}
+
+/* "n. text", broken at spaces. */
+static void print_source(int number, const char *text)
+{
+    enum { WIDTH = 80, INDENT = 4 };
+    int column = printf("%3d.", number);
+    while (*text != '\0') {
+        const int length = (int)strcspn(text, " ");
+        if (column + 1 + length > WIDTH && column > INDENT) {
+            printf("\n%*s", INDENT, "");
+            column = INDENT;
+        }
+        column += printf(" %.*s", length, text);
+        text += length;
+        text += strspn(text, " ");
+    }
+    printf("\n");
+}
+
+static void print_sources(const struct ats_rig *rig)
+{
+    printf("\nSources of the real figures:\n");
+    int last = 0;
+    for (int i = 0; i < ATS_RIG_FIGURES; i++) {
+        const int number = source_number(rig, i);
+        if (number > last) {
+            last = number;
+            print_source(number, source_of(rig, i));
+        }
+    }
+}
+
 static void print_table(const struct ats_rig *rig, const json_t *scale)
 {
     char memory[32];
-    printf("%s: %s\n", rig->name, rig->description);
-    printf("CPU %s; device %s, %s\n", rig->cpu, rig->device,
+    printf("Rig %s\n%s\n", rig->name, rig->description);
+    printf("CPU: %s; device: %s, %s\n", rig->cpu, rig->device,
            ats_format_bytes(rig->memory, memory, sizeof(memory)));
     print_scale(scale);
     const char *section = "";
@@ -199,7 +252,7 @@ static void print_table(const struct ats_rig *rig, const json_t *scale)
         const struct ats_rig_figure *f = &ats_rig_figures[i];
         if (strcmp(section, f->section) != 0) {
             section = f->section;
-            printf("\n%-22s %10s %10s %-13s %s\n", section, "real", "here", "", "source");
+            printf("\n%-22s %10s %10s %-13s %6s\n", section, "real", "here", "", "source");
         }
         json_t *here = emulated_or_measured(rig, scale, i);
         char text[32] = "-";
@@ -207,9 +260,10 @@ static void print_table(const struct ats_rig *rig, const json_t *scale)
             snprintf(text, sizeof(text), "%.4g", json_number_value(here));
         }
         json_decref(here);
-        printf("  %-20s %10.4g %10s %-13s %s\n", f->key, ats_rig_value(rig, i), text, f->unit,
-               rig->sources[i][0] != '\0' ? rig->sources[i] : "default");
+        printf("  %-20s %10.4g %10s %-13s %6d\n", f->key, ats_rig_value(rig, i), text, f->unit,
+               source_number(rig, i));
     }
+    print_sources(rig);
 }
 
 int cli_rig(int argc, char **argv)

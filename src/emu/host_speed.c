@@ -13,7 +13,7 @@
 
 enum {
     WIDTH = 4096,            /* of the matrices, as a model's */
-    WEIGHT_BYTES = 96 << 20, /* more than a desktop CPU's caches */
+    WEIGHT_BYTES = 384 << 20, /* several times what a server's caches hold */
     BATCH = 512,             /* llama.cpp's default ubatch */
     BATCH_ROWS = 1024,
     BATCH_WIDTH = 2048,

@@ -115,6 +115,34 @@ static void place_vectors(struct filler *f)
     }
 }
 
+/* The last layer first, then wherever the gap is widest: multiples of the golden ratio, modulo one,
+ * lie evenly however many are taken (the three-gap theorem). */
+static uint32_t spread_rank(int layer, int last_layer)
+{
+    return (uint32_t)(last_layer - layer) * UINT32_C(2654435769);
+}
+
+/* The layer that follows `layer` in the order of ranks, or LAYER_NONE. */
+static int next_spread(int layer, int last_layer)
+{
+    int next = LAYER_NONE;
+    for (int l = 0; l <= last_layer; l++) {
+        if (spread_rank(l, last_layer) > spread_rank(layer, last_layer) &&
+            (next == LAYER_NONE || spread_rank(l, last_layer) < spread_rank(next, last_layer))) {
+            next = l;
+        }
+    }
+    return next;
+}
+
+/* All of a layer's part, or else the half that fits. */
+static void place_most(struct filler *f, int layer, enum part part)
+{
+    if (!place_group(f, layer, part, WHOLE) && !place_group(f, layer, part, INNER)) {
+        place_group(f, layer, part, OUTER);
+    }
+}
+
 static void place_fill(struct filler *f)
 {
     int last_layer = LAYER_NONE;
@@ -125,12 +153,14 @@ static void place_fill(struct filler *f)
     place_group(f, LAYER_NONE, PART_ATTENTION, WHOLE);
     place_group(f, LAYER_NONE, PART_DENSE, WHOLE);
     place_vectors(f);
-    for (int part = PART_ATTENTION; part <= PART_EXPERTS; part++) {
-        for (int layer = last_layer; layer >= 0; layer--) {
-            if (!place_group(f, layer, (enum part)part, WHOLE) && part != PART_ATTENTION &&
-                !place_group(f, layer, (enum part)part, INNER)) {
-                place_group(f, layer, (enum part)part, OUTER);
-            }
+    bool whole = true; /* all attention is in VRAM */
+    for (int layer = last_layer; layer >= 0; layer--) {
+        whole = place_group(f, layer, PART_ATTENTION, WHOLE) && whole;
+    }
+    for (int part = PART_DENSE; part <= PART_EXPERTS; part++) {
+        for (int layer = last_layer; layer >= 0;
+             layer = whole ? next_spread(layer, last_layer) : layer - 1) {
+            place_most(f, layer, (enum part)part);
         }
     }
 }

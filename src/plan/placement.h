@@ -70,10 +70,12 @@ struct ats_rule {
 /* Decides where each of `n` units lives, so that what is in VRAM takes at most
  * `budget` bytes; writes one decision per unit to `where`.
  *
- * ATS_RULE_FILL places groups that stay together, each kind from the last layer to
- * the first: the output layer; all vectors, on both sides, so that norms and biases
- * run beside the matrix that they belong to; attention or recurrent blocks with their
- * state, which at any depth of context is read faster there; feed-forward blocks; experts.
+ * ATS_RULE_FILL places groups that stay together: the output layer; all vectors, on both sides, so
+ * that norms and biases run beside the matrix that they belong to; attention or recurrent blocks
+ * with their state, which at any depth of context is read faster there; feed-forward blocks;
+ * experts. Attention goes from the last layer to the first. So does the rest if not all attention
+ * fits, to keep layers on one side; else layers are taken evenly from the whole depth, so that
+ * weights which pass through VRAM cross the link while others compute, and it costs no split more.
  * Of a feed-forward block or of experts that do not fit whole, gate and up or else down may
  * still find room: neither costs a split more.
  *

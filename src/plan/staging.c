@@ -2,7 +2,7 @@
 
 size_t ats_staging_size(size_t largest, size_t budget)
 {
-    enum { WEIGHTS_AT_ONCE = 2, MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64 };
+    enum { WEIGHTS_AT_ONCE = 3, MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64 };
     /* without it the ring holds one large weight and a few small ones, and nothing overlaps */
     const size_t enough = (size_t)4 << 20;
     const size_t part = budget / SMALL_PART_OF_BUDGET;

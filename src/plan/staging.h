@@ -26,9 +26,9 @@ struct ats_staged {
     int32_t after; /* result: weight whose last reader must be done first, or ATS_STAGED_AT_ONCE */
 };
 
-/* How many bytes to set aside: room for two of the largest weight, of which one is read while the
- * next is copied, and for the small ones between them (expert biases); at most a third of the
- * budget. */
+/* How many bytes to set aside: room for three of the largest weight, of which one is read while the
+ * next two are copied (gate and up are read together), and for the small ones between them (expert
+ * biases); at most a third of the budget. */
 size_t ats_staging_size(size_t largest, size_t budget);
 
 /* Gives each of `n` weights a place in an area of `capacity` bytes, at multiples of

@@ -1,5 +1,6 @@
 #include "sim/ats.h"
 
+#include "plan/beside.h"
 #include "plan/hold.h"
 #include "plan/partition.h"
 #include "plan/promote.h"
@@ -33,6 +34,7 @@ struct emitter {
     struct ats_staged *staged; /* promoted weights in the order of their first use, or held ones */
     size_t n_staged;
     bool holds;
+    bool beside;         /* they cross the link while the CPU computes, in pieces */
     size_t next;         /* promotion to be copied next */
     int32_t *arrived;    /* by staged weight: the copy */
     int32_t *done;       /* by split: the last action of the compute stream up to its end */
@@ -126,6 +128,34 @@ static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
     return good;
 }
 
+/* Lets weights pass through beside the CPU instead, if that saves more than holding them. */
+static bool prefer_beside(struct emitter *e, const bool *candidates, bool *chosen)
+{
+    const struct ats_partition_costs *costs = &ats_partition_default_costs;
+    const struct ats_beside rule = {.split_us = costs->split_us,
+                                    .copy_latency_us = costs->copy_latency_us,
+                                    .link_bytes_per_us = costs->link_bytes_per_us,
+                                    .link_beside_cpu_bytes_per_us =
+                                        costs->link_beside_cpu_bytes_per_us,
+                                    .staging_bytes = (size_t)e->placement->staging_bytes};
+    const size_t n_roots = e->graph.desc.n_roots;
+    bool *beside = calloc(n_roots + 1, sizeof(*beside));
+    float saved_us = 0;
+    const bool good =
+        beside != NULL && ats_choose_beside(&e->graph.desc, &rule, candidates, beside, &saved_us);
+    if (good && saved_us > ats_resident_saves_us(&e->graph.desc, chosen)) {
+        e->holds = false;
+        e->beside = true;
+        for (size_t r = 0; r < n_roots; r++) {
+            chosen[r] = beside[r];
+            e->graph.roots[r].held = false;
+            e->graph.roots[r].promoted = beside[r];
+        }
+    }
+    free(beside);
+    return good;
+}
+
 static bool choose_weights(struct emitter *e)
 {
     const size_t n_roots = e->graph.desc.n_roots;
@@ -139,6 +169,7 @@ static bool choose_weights(struct emitter *e)
         find_candidates(e, candidates);
         e->holds = promote(e, candidates, chosen) == 0;
         good = !e->holds || hold(e, candidates, chosen);
+        good = good && (!e->holds || !e->ahead || prefer_beside(e, candidates, chosen));
     }
     for (size_t r = 0; good && r < n_roots; r++) {
         if (chosen[r]) {
@@ -237,10 +268,18 @@ static void copy(struct emitter *e, uint32_t root, enum ats_side side)
 static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
                            enum ats_sim_queue queue)
 {
-    return add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
-                                          .queue = queue,
-                                          .bytes = (double)staged->bytes,
-                                          .direction = ATS_TO_DEVICE});
+    const size_t most = e->beside ? ATS_BESIDE_CHUNK : SIZE_MAX;
+    int32_t last = NO_ACTION;
+    for (size_t done = 0; done < staged->bytes;) {
+        const size_t left = staged->bytes - done;
+        const size_t bytes = left < most ? left : most;
+        last = add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
+                                              .queue = queue,
+                                              .bytes = (double)bytes,
+                                              .direction = ATS_TO_DEVICE});
+        done += bytes;
+    }
+    return last;
 }
 
 static void wait_on(struct emitter *e, enum ats_sim_queue queue, int32_t action)

@@ -7,10 +7,14 @@
  *                        on that device, for programs without an option --device
  *   ATS_PEER_LIST=1      lets no backend support any operator: test-backend-ops then
  *                        prints the names of all its cases and computes none
- *   ATS_PEER_LEAK=1      frees no buffer (scripts/peer-ops.sh says what that is for) */
+ *   ATS_PEER_LEAK=1      frees no buffer, neither ggml's nor Vulkan's: llvmpipe (Mesa 22.3) keeps
+ *                        pointers to the buffers of bindings that a shader does not use, and counts
+ *                        references there after they are freed; what then has that memory is
+ *                        overwritten */
 #include <dlfcn.h>
 #include <ggml-backend.h>
 #include <llama.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,4 +85,57 @@ __attribute__((visibility("default"))) bool ggml_backend_supports_op(ggml_backen
         find_original("ggml_backend_supports_op", &original);
     }
     return original(backend, op);
+}
+
+/* ---- Vulkan ---- */
+
+typedef void (*vulkan_function)(void);
+
+/* vkDestroyBuffer, vkFreeMemory */
+static void keep(void *device, void *object, const void *allocator)
+{
+    (void)device;
+    (void)object;
+    (void)allocator;
+}
+
+static vulkan_function unless_it_frees(const char *name, vulkan_function function)
+{
+    const bool frees = strcmp(name, "vkDestroyBuffer") == 0 || strcmp(name, "vkFreeMemory") == 0;
+    return frees && value_of("ATS_PEER_LEAK") != NULL ? (vulkan_function)keep : function;
+}
+
+/* ggml-vulkan, which finds its functions by these two, is loaded later than this. */
+static void find_vulkan(const char *name, void *function)
+{
+    void *loader = dlopen("libvulkan.so.1", RTLD_NOW);
+    void *symbol = loader != NULL ? dlsym(loader, name) : NULL;
+    if (symbol == NULL) {
+        fprintf(stderr, "peer preload: there is no %s\n", name);
+        exit(EXIT_FAILURE);
+    }
+    memcpy(function, &symbol, sizeof(symbol));
+}
+
+__attribute__((visibility("default"))) vulkan_function vkGetDeviceProcAddr(void *device,
+                                                                           const char *name)
+{
+    static vulkan_function (*original)(void *, const char *);
+    if (original == NULL) {
+        find_vulkan("vkGetDeviceProcAddr", &original);
+    }
+    return unless_it_frees(name, original(device, name));
+}
+
+__attribute__((visibility("default"))) vulkan_function vkGetInstanceProcAddr(void *instance,
+                                                                             const char *name)
+{
+    static vulkan_function (*original)(void *, const char *);
+    if (original == NULL) {
+        find_vulkan("vkGetInstanceProcAddr", &original);
+    }
+    if (strcmp(name, "vkGetDeviceProcAddr") == 0) {
+        return (vulkan_function)vkGetDeviceProcAddr;
+    }
+    return unless_it_frees(name, original(instance, name));
 }

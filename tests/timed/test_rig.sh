@@ -31,6 +31,8 @@ try "$ats" rig laptop-3060-pcie5
 expect_rc 0
 expect_in out "PCIe 5.0"
 expect_in out "Scale 0.25, as given"
+expect_in out "(PCIe 5.0 x16"
+! grep -qE '.{81}' <<<"$out" || problem "$command_text" "a line is wider than 80 columns"
 unset ATS_RIG_SCALE
 
 # Measured: the factor is this CPU's bandwidth over the rig's, kept for the next time.

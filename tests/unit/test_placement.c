@@ -9,6 +9,7 @@
 #include "plan/placement.h"
 #include "seed.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { MAX_UNITS = 64, NAME = 64 };
@@ -70,6 +71,41 @@ static void test_fill_dense(void **state)
 
 /* Vectors go to both sides, after the output layer and before all else; a plan that runs out of
  * room leaves the rest of them. */
+/* With all attention in VRAM, host layers are nowhere much denser than on average. */
+static void test_fill_spreads_layers(void **state)
+{
+    (void)state;
+    enum { LAYERS = 30 };
+    static char names[2 * LAYERS][NAME];
+    struct ats_unit units[2 * LAYERS];
+    for (int l = 0; l < LAYERS; l++) {
+        snprintf(names[l], NAME, "blk.%d.attn_q.weight", l);
+        snprintf(names[LAYERS + l], NAME, "blk.%d.ffn_up.weight", l);
+        units[l] = (struct ats_unit)W(names[l], 10);
+        units[LAYERS + l] = (struct ats_unit)W(names[LAYERS + l], 100);
+    }
+    struct ats_error err;
+    for (size_t fit = 1; fit <= LAYERS; fit++) {
+        enum ats_where where[2 * LAYERS];
+        assert_true(ats_place(units, 2 * LAYERS, LAYERS * 10 + fit * 100, &fill, where, &err));
+        assert_int_equal(where[2 * LAYERS - 1], ATS_WHERE_VRAM);
+        size_t in_vram = 0;
+        for (size_t l = 0; l < LAYERS; l++) {
+            in_vram += where[LAYERS + l] == ATS_WHERE_VRAM;
+            /* of the first l + 1 layers, and so of any stretch, the share is off by at most two */
+            const double expected = (double)fit * (double)(l + 1) / LAYERS;
+            assert_true((double)in_vram > expected - 2 && (double)in_vram < expected + 2);
+        }
+        assert_int_equal(in_vram, fit);
+    }
+    /* with attention on both sides, layers stay together */
+    enum ats_where where[2 * LAYERS];
+    assert_true(ats_place(units, 2 * LAYERS, 10 * 10 + 9, &fill, where, &err));
+    for (size_t l = 0; l < LAYERS; l++) {
+        assert_int_equal(where[l], l >= 20 ? ATS_WHERE_VRAM : ATS_WHERE_HOST);
+    }
+}
+
 static void test_fill_vectors_are_on_both_sides(void **state)
 {
     (void)state;
@@ -533,6 +569,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fill_dense),
+        cmocka_unit_test(test_fill_spreads_layers),
         cmocka_unit_test(test_fill_vectors_are_on_both_sides),
         cmocka_unit_test(test_fill_halves),
         cmocka_unit_test(test_fill_experts_come_last),

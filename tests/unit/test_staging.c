@@ -42,11 +42,11 @@ static void test_size_by_hand(void **state)
 {
     (void)state;
     const size_t mib = (size_t)1 << 20;
-    assert_int_equal(ats_staging_size(100 * mib, 6144 * mib), 204 * mib);
-    assert_int_equal(ats_staging_size(1022 * mib, 6144 * mib), 2048 * mib);
-    assert_int_equal(ats_staging_size(1023 * mib, 6144 * mib), 2048 * mib); /* a third */
+    assert_int_equal(ats_staging_size(100 * mib, 6144 * mib), 304 * mib);
+    assert_int_equal(ats_staging_size(681 * mib, 6144 * mib), 2047 * mib);
+    assert_int_equal(ats_staging_size(682 * mib, 6144 * mib), 2048 * mib); /* a third */
     assert_int_equal(ats_staging_size(SIZE_MAX, 6144 * mib), 2048 * mib);
-    assert_int_equal(ats_staging_size(mib, 64 * mib), 3 * mib); /* 1 MiB for the small ones */
+    assert_int_equal(ats_staging_size(mib, 64 * mib), 4 * mib); /* 1 MiB for the small ones */
     assert_int_equal(ats_staging_size(mib, 3 * mib), mib);
     assert_int_equal(ats_staging_size(1, 0), 0);
 }
