@@ -416,10 +416,12 @@ void ats_observe_stream(struct ats_stream *stream)
     stream->observed->cpu_lane = cpu != NULL ? cpu->lane : -1;
 }
 
-void ats_observe_transfer(struct ats_stream *stream)
+void ats_observe_transfer(struct ats_stream *stream, ggml_backend_t transfer)
 {
     if (stream->observed != NULL) {
-        watch(stream, stream->staging.transfer, ATS_TRACE_TRANSFER_STREAM);
+        watch(stream, transfer,
+              transfer == stream->staging.transfer ? ATS_TRACE_TRANSFER_STREAM
+                                                   : ATS_TRACE_SECOND_TRANSFER_STREAM);
     }
 }
 

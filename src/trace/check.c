@@ -110,8 +110,8 @@ static struct memory *memory_of(struct context *c, uint64_t space)
 
 /* ---- faults ---- */
 
-static const char *const agent_names[ATS_TRACE_AGENTS] = {"CPU", "compute stream",
-                                                          "transfer stream"};
+static const char *const agent_names[ATS_TRACE_AGENTS] = {
+    "CPU", "compute stream", "transfer stream", "second transfer stream"};
 
 static int agent_of(const struct checker *k, const struct ats_trace_record *r)
 {
