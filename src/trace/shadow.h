@@ -19,6 +19,7 @@ enum { ATS_TRACE_AGENTS = ATS_TRACE_ROLES };
 struct ats_trace_access {
     uint64_t clock; /* of the agent; 0: no access */
     size_t record;
+    const char *tensor; /* whose bytes they are; borrowed */
 };
 
 struct ats_trace_stretch {
