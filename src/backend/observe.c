@@ -171,6 +171,13 @@ static bool does_something(const struct ggml_tensor *node)
     }
 }
 
+/* What these are to write into is an operand of theirs too, and not read. */
+static bool is_destination(const struct ggml_tensor *node, int source)
+{
+    return (node->op == GGML_OP_CPY && source == 1) ||
+           (node->op == GGML_OP_SET_ROWS && source == 2);
+}
+
 static void add_operands(const struct observed *o, const struct ats_trace_record *command,
                          const struct ggml_cgraph *graph)
 {
@@ -180,7 +187,7 @@ static void add_operands(const struct observed *o, const struct ats_trace_record
             continue;
         }
         for (int s = 0; s < GGML_MAX_SRC; s++) {
-            if (node->src[s] != NULL) {
+            if (node->src[s] != NULL && !is_destination(node, s)) {
                 add_operand(o, command, ATS_TRACE_READ, node->src[s]);
             }
         }
@@ -416,10 +423,12 @@ void ats_observe_stream(struct ats_stream *stream)
     stream->observed->cpu_lane = cpu != NULL ? cpu->lane : -1;
 }
 
-void ats_observe_transfer(struct ats_stream *stream)
+void ats_observe_transfer(struct ats_stream *stream, ggml_backend_t transfer)
 {
     if (stream->observed != NULL) {
-        watch(stream, stream->staging.transfer, ATS_TRACE_TRANSFER_STREAM);
+        watch(stream, transfer,
+              transfer == stream->staging.transfer ? ATS_TRACE_TRANSFER_STREAM
+                                                   : ATS_TRACE_SECOND_TRANSFER_STREAM);
     }
 }
 

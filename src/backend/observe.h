@@ -21,10 +21,11 @@ struct ats_config;
  * exits. Once, when the library is loaded and bound to ggml, before there are streams. */
 bool ats_observe_start(const struct ats_config *config, struct ats_error *err);
 
-/* A stream has its accelerator and its CPU side; ends; has started its transfer stream. */
+/* A stream has its accelerator and its CPU side; ends; has started a transfer stream: that of
+ * staging memory, or one more. */
 void ats_observe_stream(struct ats_stream *stream);
 void ats_observe_stream_end(struct ats_stream *stream);
-void ats_observe_transfer(struct ats_stream *stream);
+void ats_observe_transfer(struct ats_stream *stream, ggml_backend_t transfer);
 
 /* The stream's staging memory has been taken, or is about to be given back: then `there` is false.
  */

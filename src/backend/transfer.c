@@ -29,7 +29,7 @@ static void start_transfer_stream(struct ats_stream *stream)
         area->free = NULL;
         return;
     }
-    ats_observe_transfer(stream);
+    ats_observe_transfer(stream, area->transfer);
 }
 
 bool ats_staging_take(struct ats_stream *stream, size_t bytes)

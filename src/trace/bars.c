@@ -419,7 +419,8 @@ const char *ats_trace_pass_name(const struct ats_trace_pass *pass, char *text, s
 
 const char *ats_trace_lane_name(const struct ats_trace *trace, size_t lane, char *text, size_t size)
 {
-    static const char *const roles[] = {"", " compute stream", " transfer stream"};
+    static const char *const roles[ATS_TRACE_ROLES] = {"", " compute stream", " transfer stream",
+                                                       " second transfer"};
     const struct ats_trace_lane *l = &trace->lanes[lane];
     bool several = false;
     for (size_t i = 0; i < trace->n_lanes; i++) {

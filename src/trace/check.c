@@ -110,8 +110,8 @@ static struct memory *memory_of(struct context *c, uint64_t space)
 
 /* ---- faults ---- */
 
-static const char *const agent_names[ATS_TRACE_AGENTS] = {"CPU", "compute stream",
-                                                          "transfer stream"};
+static const char *const agent_names[ATS_TRACE_AGENTS] = {
+    "CPU", "compute stream", "transfer stream", "second transfer stream"};
 
 static int agent_of(const struct checker *k, const struct ats_trace_record *r)
 {
@@ -259,11 +259,10 @@ static void check_staged(struct checker *k, const struct ats_trace_stretch *s, s
                          const struct operand *o)
 {
     if (s->write.clock == 0) {
-        fault(k, record, SIZE_MAX, "reads, where nothing was copied,", o->tensor);
+        fault(k, record, SIZE_MAX, "reads, where nothing was put,", o->tensor);
         return;
     }
-    const struct ats_trace_record *copy = &k->trace->records[s->write.record];
-    if (copy->kind != ATS_TRACE_TO_DEVICE || strcmp(copy->name, o->tensor) != 0) {
+    if (strcmp(s->write.tensor, o->tensor) != 0) {
         fault(k, record, s->write.record, "reads, where something else was put last,", o->tensor);
     }
 }
@@ -286,7 +285,7 @@ static void touch(struct checker *k, struct context *c, int agent, const struct 
     k->result->n_reads += !o->writes;
     k->result->n_writes += o->writes;
     k->result->n_staged_reads += staged;
-    const struct ats_trace_access access = {now->of[agent], record};
+    const struct ats_trace_access access = {now->of[agent], record, o->tensor};
     for (size_t i = first; i < first + n; i++) {
         struct ats_trace_stretch *s = &memory->shadow.stretches[i];
         against_write(k, s, agent, now, record, o);
@@ -371,9 +370,7 @@ static bool record_event(struct context *c, int agent, uint64_t id)
 {
     struct event *event = event_of(c, id, true);
     if (event != NULL) {
-        /* what the host has done when it records is before the event too */
         event->clocks = c->agents[agent];
-        join(&event->clocks, &c->agents[HOST]);
     }
     return event != NULL;
 }

@@ -8,7 +8,7 @@
  * same bytes, one of them a write, must be ordered by such a chain, in the order in which they were
  * given. (The relation is Lamport's "happened before", kept in vector clocks: Fidge 1988, Mattern
  * 1989.) A read of staging memory must moreover find, in all its bytes, the tensor that it is to
- * read: of that name, copied there by the last write.
+ * read: put there by the last write under that name.
  *
  * Where the accelerator tells when commands ran, those times must agree with the order proven.
  *

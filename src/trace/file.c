@@ -104,7 +104,7 @@ static bool check_content(struct ats_trace *trace, const char *path, struct ats_
 {
     for (size_t i = 0; i < trace->n_lanes; i++) {
         struct ats_trace_lane *lane = &trace->lanes[i];
-        if (lane->role > ATS_TRACE_TRANSFER_STREAM || lane->context >= ATS_TRACE_MAX_LANES ||
+        if (lane->role >= ATS_TRACE_ROLES || lane->context >= ATS_TRACE_MAX_LANES ||
             memchr(lane->device, '\0', sizeof(lane->device)) == NULL ||
             memchr(lane->description, '\0', sizeof(lane->description)) == NULL) {
             return ats_fail(err, "the recording %.300s is damaged: lane %zu makes no sense", path,

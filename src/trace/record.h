@@ -3,8 +3,8 @@
  * check.h, bars.h and summary.h read them.
  *
  * A recording is a list of fixed-size records and a table of lanes. A lane is a backend instance:
- * the CPU side of a context, its compute stream, its transfer stream. Records of one context are in
- * the order in which its thread gave the commands.
+ * the CPU side of a context, its compute stream, its transfer streams. Records of one context are
+ * in the order in which its thread gave the commands.
  *
  * Times are nanoseconds of CLOCK_MONOTONIC. begin and end of a record are the host's: from the call
  * to its return. What runs on a stream runs later; when is known only if the accelerator tells
@@ -61,7 +61,13 @@ struct ats_trace_record {
     char last[ATS_TRACE_LAST]; /* COMPUTE: last operator */
 };
 
-enum ats_trace_role { ATS_TRACE_CPU, ATS_TRACE_COMPUTE_STREAM, ATS_TRACE_TRANSFER_STREAM };
+enum ats_trace_role {
+    ATS_TRACE_CPU,
+    ATS_TRACE_COMPUTE_STREAM,
+    ATS_TRACE_TRANSFER_STREAM,        /* through staging memory */
+    ATS_TRACE_SECOND_TRANSFER_STREAM, /* of anything else */
+    ATS_TRACE_ROLES,
+};
 
 struct ats_trace_lane {
     uint32_t context; /* lanes of one context have the same; numbers of contexts that ended recur */

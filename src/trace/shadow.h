@@ -7,16 +7,19 @@
 #ifndef ATS_TRACE_SHADOW_H
 #define ATS_TRACE_SHADOW_H
 
+#include "trace/record.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Who does something in a context: the host with its CPU side, and two streams. */
-enum { ATS_TRACE_AGENTS = 3 };
+/* Who does something in a context: the host with its CPU side, and each stream. */
+enum { ATS_TRACE_AGENTS = ATS_TRACE_ROLES };
 
 struct ats_trace_access {
     uint64_t clock; /* of the agent; 0: no access */
     size_t record;
+    const char *tensor; /* whose bytes they are; borrowed */
 };
 
 struct ats_trace_stretch {

@@ -103,6 +103,18 @@ try "$ats" trace run --vram 6Q -m x
 expect_rc 2
 expect_in err "ats run: --vram"
 
+# A signal that comes to ats alone reaches the command.
+"$ats" trace -- sh -c 'sleep 30 & trap "kill $!; exit 5" TERM; touch up; wait' 2>err &
+pid=$!
+for _ in {1..100}; do
+    [ ! -e up ] || break
+    sleep 0.1
+done
+kill -TERM "$pid"
+wait "$pid"
+rc=$?
+[ "$rc" -eq 5 ] || problem "SIGTERM" "exit code $rc, expected 5" "$(<err)"
+
 # Wrong usage, and what can be missing.
 try "$ats" trace
 expect_error 2 "a command is missing"

@@ -143,12 +143,28 @@ static void test_wrong_content(void **state)
     strcpy(made.records[s.copy_b].name, "C");
     expect_fault("where something else was put last, B");
 
+    /* computed there, instead of copied: right under its name */
+    for (int wrong = 0; wrong < 2; wrong++) {
+        s = make_streaming();
+        made.trace.n_records = s.wait_for_b + 1;
+        make_operand(&made, ATS_TRACE_WRITE, COMPUTE, wrong ? "C" : "B", STAGING, 1100, 20);
+        make(&made, ATS_TRACE_COMPUTE, COMPUTE);
+        make_operand(&made, ATS_TRACE_READ, COMPUTE, "B", STAGING, 1050, 100);
+        make(&made, ATS_TRACE_COMPUTE, COMPUTE);
+        if (wrong) {
+            expect_fault("where something else was put last, B");
+        } else {
+            check();
+            assert_int_equal(result.n_faults, 0);
+        }
+    }
+
     s = make_streaming();
     made.records[s.copy_b].bytes = 60; /* the rest is A's, or nobody's */
     expect_fault("B");
     bool nobody = false;
     for (uint64_t i = 0; i < result.n_faults; i++) {
-        nobody = nobody || strstr(result.faults[i].text, "where nothing was copied, B") != NULL;
+        nobody = nobody || strstr(result.faults[i].text, "where nothing was put, B") != NULL;
     }
     assert_true(nobody);
 }
@@ -163,7 +179,7 @@ static void test_staging_given_back(void **state)
     area->bytes = 200;
     make_operand(&made, ATS_TRACE_READ, COMPUTE, "B", STAGING, 1050, 100);
     make(&made, ATS_TRACE_COMPUTE, COMPUTE);
-    expect_fault("where nothing was copied, B");
+    expect_fault("where nothing was put, B");
 }
 
 /* ---- host and stream ---- */

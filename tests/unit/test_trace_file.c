@@ -94,7 +94,7 @@ static void test_refused(void **state)
     write_it();
     refuse("record 7");
     make_random(&rng);
-    made.trace.lanes[2].role = 3;
+    made.trace.lanes[2].role = ATS_TRACE_ROLES;
     write_it();
     refuse("lane 2");
     make_random(&rng);
