@@ -19,8 +19,8 @@
 
 enum {
     HELD_OUT_WINDOWS = 32, /* that the curve's dots are measured on: 16384 tokens */
-    HELD_OUT_STEPS = 200,  /* between two dots */
-    WARM_UP_STEPS = 100,
+    HELD_OUT_STEPS = 400,  /* between two dots */
+    WARM_UP_STEPS = 200,
     FALL_PART = 4, /* the rate falls over a fourth of the steps */
     CHECKPOINT_S = 300,
     REPORT_S = 60, /* between two lines of progress in a log; a terminal shows each step */
@@ -59,13 +59,13 @@ static const struct argp_option option_table[] = {
     {"tokenizer", KEY_TOKENIZER, "FILE", 0, "From `ats-train tokenizer`", 1},
     {"threads", KEY_THREADS, "N", 0, "Threads (one per core); results do not depend on them", 2},
     {"stop-at", KEY_STOP_AT, "STEP", 0, "End there for now, with a checkpoint", 2},
-    {"steps", KEY_STEPS, "N", 0, "Length of the run (4800); may change until the rate falls", 3},
+    {"steps", KEY_STEPS, "N", 0, "Length of the run (9600); may change until the rate falls", 3},
     {"seed", KEY_SEED, "N", 0, "Of weights and order (1)", 3},
     {"layers", KEY_LAYERS, "N", 0, "Layers (4)", 3},
     {"width", KEY_WIDTH, "N", 0, "Of the residual stream (256); heads have 64", 3},
     {"ff", KEY_FF, "N", 0, "Hidden units per layer (768)", 3},
     {"context", KEY_CONTEXT, "N", 0, "Tokens of a window (512)", 3},
-    {"windows", KEY_WINDOWS, "N", 0, "Windows per step (8)", 3},
+    {"windows", KEY_WINDOWS, "N", 0, "Windows per step (4)", 3},
     CLI_HELP_OPTION,
     {0},
 };
@@ -204,7 +204,7 @@ static struct run_options run_options(const struct options *o, const struct trai
     options.adamw = (struct adamw){
         .peak_rate = 1.5e-3f,
         .beta1 = 0.9f,
-        .beta2 = 0.95f,
+        .beta2 = 0.98f,
         .epsilon = 1e-8f,
         .decay = 0.1f,
         .clip = 1.0f,
@@ -394,7 +394,7 @@ int command_train(int argc, char **argv)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct options o = {
-        .steps = 4800,
+        .steps = 9600,
         .seed = 1,
         .threads = cores > 0 ? (uint64_t)cores : 1,
         .stop_at = UINT64_MAX,
@@ -402,7 +402,7 @@ int command_train(int argc, char **argv)
         .width = 256,
         .ff = 768,
         .context = 512,
-        .windows = 8,
+        .windows = 4,
     };
     cli_parse(&argp, argc, argv, &o);
     if (o.dir == NULL || o.text == NULL || o.held_out == NULL || o.tokenizer == NULL) {
