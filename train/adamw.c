@@ -55,12 +55,12 @@ struct step_work {
     size_t n;
     const float *grads;
     float *params, *mean, *square;
-    float clip;       /* factor of gradients */
+    float clip; /* factor of gradients */
     float beta1, beta2;
     float rate;       /* with the correction of the mean's start */
     float correction; /* of the mean square's start, as a factor under the root */
     float epsilon;
-    float keep;       /* 1 - rate x decay */
+    float keep; /* 1 - rate x decay */
 };
 
 static void step_chunk(void *context, size_t job, size_t worker)
@@ -75,7 +75,8 @@ static void step_chunk(void *context, size_t job, size_t worker)
         const float v = w->beta2 * w->square[i] + (1.0f - w->beta2) * g * g;
         w->mean[i] = m;
         w->square[i] = v;
-        w->params[i] = w->params[i] * w->keep - w->rate * m / (sqrtf(v * w->correction) + w->epsilon);
+        w->params[i] =
+            w->params[i] * w->keep - w->rate * m / (sqrtf(v * w->correction) + w->epsilon);
     }
 }
 

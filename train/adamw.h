@@ -14,10 +14,10 @@
 
 struct adamw {
     float peak_rate;
-    float beta1, beta2;   /* memory of the mean and of the mean square */
+    float beta1, beta2; /* memory of the mean and of the mean square */
     float epsilon;
-    float decay;          /* of matrices; gains are not decayed */
-    float clip;           /* largest norm of the gradient */
+    float decay; /* of matrices; gains are not decayed */
+    float clip;  /* largest norm of the gradient */
     uint32_t warm_up_steps;
     uint32_t steps;      /* in all */
     uint32_t fall_steps; /* the last of them, over which the rate falls */

@@ -55,8 +55,8 @@ void attend(const struct net_shape *shape, size_t group, struct matmul_space *sp
                 softmax(first + r + 1, keys, scale, block + r * context);
             }
             matmul_here(space, rows, at.head, keys, matrix_rows(block, context),
-                        matrix_rows(qkv + at.value, at.row),
-                        out + first * at.out_row + h * at.head, at.out_row, false);
+                        matrix_rows(qkv + at.value, at.row), out + first * at.out_row + h * at.head,
+                        at.out_row, false);
         }
     }
 }
@@ -103,8 +103,8 @@ void attend_back(const struct net_shape *shape, size_t group, struct matmul_spac
                              d + r * at.out_row, scratch + r * context);
             }
             matmul_here(space, rows, at.head, keys, matrix_rows(scratch, context),
-                        matrix_rows(qkv + at.key, at.row),
-                        dqkv + first * at.row + h * at.head, at.row, false);
+                        matrix_rows(qkv + at.key, at.row), dqkv + first * at.row + h * at.head,
+                        at.row, false);
             matmul_here(space, keys, at.head, rows, matrix_transposed(scratch, context),
                         matrix_rows(q, at.row), dqkv + at.key, at.row, true);
         }

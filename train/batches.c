@@ -64,8 +64,8 @@ uint64_t tokens_fingerprint(const struct tokens *tokens)
 bool batches_begin(struct batches *batches, const struct tokens *tokens, size_t context,
                    uint64_t seed, struct ats_error *err)
 {
-    *batches = (struct batches){
-        .tokens = tokens, .context = context, .seed = seed, .epoch = SIZE_MAX};
+    *batches =
+        (struct batches){.tokens = tokens, .context = context, .seed = seed, .epoch = SIZE_MAX};
     if (tokens->n < 2 * context + 1) {
         return ats_fail(err, "the text has %zu tokens; two windows of %zu need %zu", tokens->n,
                         context, 2 * context + 1);

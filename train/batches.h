@@ -32,10 +32,10 @@ struct batches {
     const struct tokens *tokens;
     size_t context;
     uint64_t seed;
-    size_t n_windows;  /* per epoch */
-    size_t epoch;      /* that `order` is of; SIZE_MAX at first */
-    size_t begin;      /* of the epoch's first window */
-    uint32_t *order;   /* owned */
+    size_t n_windows; /* per epoch */
+    size_t epoch;     /* that `order` is of; SIZE_MAX at first */
+    size_t begin;     /* of the epoch's first window */
+    uint32_t *order;  /* owned */
 };
 
 /* `tokens` must outlive the batches. Fails if they do not fill two windows. */

@@ -155,8 +155,7 @@ static bool merge_word(int32_t *tokens, size_t *n, struct bpe_merge merge, int32
 {
     size_t kept = 0;
     for (size_t i = 0; i < *n; i++) {
-        const bool matches =
-            tokens[i] == merge.left && i + 1 < *n && tokens[i + 1] == merge.right;
+        const bool matches = tokens[i] == merge.left && i + 1 < *n && tokens[i + 1] == merge.right;
         tokens[kept++] = matches ? merged : tokens[i];
         i += matches;
     }

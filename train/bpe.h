@@ -1,6 +1,6 @@
 /* The tokenizer: byte pairs merged by frequency (Sennrich et al., "Neural Machine Translation of
  * Rare Words with Subword Units", 2016), on bytes, with GPT-2's way to cut text into words
- * (Radford et al., 2019), as llama.cpp's `tokenizer.ggml.pre` "gpt-2" does it.
+ * (Radford et al., 2019), as llama.cpp does it.
  *
  * Text is ASCII: bytes from 0x80 on count as letters here, which is llama.cpp's cut only for
  * letters. Every byte has a token, so any text can be encoded.
@@ -39,8 +39,8 @@ struct bpe {
 /* Length of the first word of text, 1 to n bytes; n > 0. */
 size_t bpe_word(const char *text, size_t n);
 
-/* Learns merges from all pieces until there are `n_tokens` tokens or no pair occurs twice. The most frequent pair
- * is merged; among equals that of the smallest tokens. */
+/* Learns merges from all pieces until there are `n_tokens` tokens or no pair occurs twice. The most
+ * frequent pair is merged; among equals that of the smallest tokens. */
 bool bpe_learn(struct bpe *bpe, const struct text *text, size_t n_tokens, struct ats_error *err);
 
 /* Encodes text, without ends. *tokens is allocated, for the caller to free; empty text gives none

@@ -53,7 +53,8 @@ bool bpe_parse(struct bpe *bpe, const char *text, const char *name, struct ats_e
         n = strtol(text + prefix + 1, &end, 10);
     }
     if (end == NULL || *end != '\n' || n < BPE_FIRST_MERGE || n > BPE_MAX_TOKENS) {
-        return ats_fail(err, "%s is no tokenizer: its first line is not \"%s N\"", name, first_line);
+        return ats_fail(err, "%s is no tokenizer: its first line is not \"%s N\"", name,
+                        first_line);
     }
     const size_t n_merges = (size_t)n - BPE_FIRST_MERGE;
     bpe->merges = calloc(n_merges + 1, sizeof *bpe->merges);
@@ -64,7 +65,8 @@ bool bpe_parse(struct bpe *bpe, const char *text, const char *name, struct ats_e
     for (size_t i = 0; i < n_merges; i++) {
         if (!parse_merge(&at, (long)(BPE_FIRST_MERGE + i), &bpe->merges[i])) {
             bpe_free(bpe);
-            return ats_fail(err, "%s line %zu: two numbers of earlier tokens expected", name, i + 2);
+            return ats_fail(err, "%s line %zu: two numbers of earlier tokens expected", name,
+                            i + 2);
         }
     }
     bpe->n_tokens = (size_t)n;

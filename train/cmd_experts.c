@@ -181,14 +181,18 @@ static void add_down(struct gguf_out *out, int layer, enum ggml_type type,
     free(ordered);
 }
 
-static void add_router(struct gguf_out *out, int layer, const struct split_block *b,
-                       size_t experts, const uint32_t *order)
+static void add_router(struct gguf_out *out, int layer, const struct split_block *b, size_t experts,
+                       const uint32_t *order, bool chooses)
 {
     char full[GGML_MAX_NAME];
     snprintf(full, sizeof full, "blk.%d.ffn_gate_inp.weight", layer);
     const int64_t ne[2] = {(int64_t)b->width, (int64_t)experts};
     float *router = cli_alloc(experts * b->width * sizeof *router);
-    split_router(b, experts, order, router);
+    if (chooses) {
+        split_router(b, experts, order, router);
+    } else {
+        memset(router, 0, experts * b->width * sizeof *router);
+    }
     gguf_out_add(out, full, GGML_TYPE_F32, 2, ne, router);
     free(router);
 }
@@ -210,11 +214,13 @@ static bool add_block(struct gguf_out *out, int layer, const struct block_tensor
     for (size_t i = 0; i < b.ff; i++) {
         order[i] = (uint32_t)i;
     }
-    /* Where all experts are used there is nothing to choose, and blocks stay what they were. */
-    const bool ok = o->used == o->experts || split_group(&b, o->experts, order) ||
+    /* Where all experts are used there is nothing to choose: units stay in their order, and a router
+     * of zeros gives all experts the same weight. */
+    const bool chooses = o->used < o->experts;
+    const bool ok = !chooses || split_group(&b, o->experts, order) ||
                     ats_fail(err, "out of memory for the experts of layer %d", layer);
     if (ok) {
-        add_router(out, layer, &b, o->experts, order);
+        add_router(out, layer, &b, o->experts, order, chooses);
         add_rows(out, "ffn_gate_exps", layer, block->gate->type, gate, &b, o->experts, order);
         add_rows(out, "ffn_up_exps", layer, block->up->type, up, &b, o->experts, order);
         add_down(out, layer, block->down->type, &b, o->experts, o->used, order);
@@ -250,8 +256,7 @@ static bool write_experts(const struct source *source, const struct options *o,
     int layers = 0;
     size_t floats = 0;
     while (find_block(source, layers, &block)) {
-        floats += 3 * (size_t)ggml_nelements(block.gate) +
-                  o->experts * (size_t)block.gate->ne[0];
+        floats += 3 * (size_t)ggml_nelements(block.gate) + o->experts * (size_t)block.gate->ne[0];
         layers++;
         if ((uint64_t)block.gate->ne[1] % o->experts != 0) {
             return ats_fail(err, "%d hidden units do not make %d experts of equal size",
@@ -259,8 +264,9 @@ static bool write_experts(const struct source *source, const struct options *o,
         }
     }
     if (layers == 0 || floats > MAX_BYTES / sizeof(float)) {
-        return ats_fail(err, layers == 0 ? "%s has no feed-forward blocks that can be cut"
-                                         : "%s is too large for this",
+        return ats_fail(err,
+                        layers == 0 ? "%s has no feed-forward blocks that can be cut"
+                                    : "%s is too large for this",
                         o->in);
     }
     struct gguf_out out;

@@ -149,8 +149,9 @@ static bool llama_open(struct llama *llama, const char *path, const struct optio
     llama->context = llama_init_from_model(llama->model, context);
     if (llama->context == NULL || llama->window < 2 ||
         llama_vocab_bos(llama->vocab) == LLAMA_TOKEN_NULL) {
-        return ats_fail(err, "%s: a context of %d tokens could not be made, or the model has no "
-                             "token that begins a text",
+        return ats_fail(err,
+                        "%s: a context of %d tokens could not be made, or the model has no "
+                        "token that begins a text",
                         path, (int)llama->window);
     }
     return true;

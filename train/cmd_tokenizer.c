@@ -44,14 +44,15 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-static const struct argp argp = {option_table,
-                                 parse_option,
-                                 "--text=FILE --out=FILE",
-                                 "Learns a vocabulary: bytes, and pairs of tokens that are frequent "
-                                 "in the text.\n\nOptions:",
-                                 NULL,
-                                 NULL,
-                                 NULL};
+static const struct argp argp = {
+    option_table,
+    parse_option,
+    "--text=FILE --out=FILE",
+    "Learns a vocabulary: bytes, and pairs of tokens that are frequent "
+    "in the text.\n\nOptions:",
+    NULL,
+    NULL,
+    NULL};
 
 int command_tokenizer(int argc, char **argv)
 {

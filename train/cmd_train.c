@@ -58,7 +58,7 @@ static const struct argp_option option_table[] = {
     {"held-out", KEY_HELD_OUT, "FILE", 0, "Text to measure on", 1},
     {"tokenizer", KEY_TOKENIZER, "FILE", 0, "From `ats-train tokenizer`", 1},
     {"threads", KEY_THREADS, "N", 0, "Threads (one per core); results do not depend on them", 2},
-    {"stop-at", KEY_STOP_AT, "STEP", 0, "End there for now, with a checkpoint", 2},
+    {"stop-at", KEY_STOP_AT, "STEP", 0, "End there or just after, with a checkpoint", 2},
     {"steps", KEY_STEPS, "N", 0, "Length of the run (9600); may change until the rate falls", 3},
     {"seed", KEY_SEED, "N", 0, "Of weights and order (1)", 3},
     {"layers", KEY_LAYERS, "N", 0, "Layers (4)", 3},
@@ -91,10 +91,14 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         uint64_t max;
         uint64_t *value;
     } numbers[] = {
-        {KEY_STEPS, "steps", 1u << 24, &o->steps},     {KEY_SEED, "seed", UINT64_MAX, &o->seed},
-        {KEY_THREADS, "threads", 256, &o->threads},    {KEY_STOP_AT, "stop-at", 1u << 24, &o->stop_at},
-        {KEY_LAYERS, "layers", 256, &o->layers},       {KEY_WIDTH, "width", 8192, &o->width},
-        {KEY_FF, "ff", 32768, &o->ff},                 {KEY_CONTEXT, "context", 8192, &o->context},
+        {KEY_STEPS, "steps", 1u << 24, &o->steps},
+        {KEY_SEED, "seed", UINT64_MAX, &o->seed},
+        {KEY_THREADS, "threads", 256, &o->threads},
+        {KEY_STOP_AT, "stop-at", 1u << 24, &o->stop_at},
+        {KEY_LAYERS, "layers", 256, &o->layers},
+        {KEY_WIDTH, "width", 8192, &o->width},
+        {KEY_FF, "ff", 32768, &o->ff},
+        {KEY_CONTEXT, "context", 8192, &o->context},
         {KEY_WINDOWS, "windows", 4096, &o->windows},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
@@ -130,7 +134,7 @@ static const struct argp argp = {
     "kind of processor and with one compiler. The rate stays for three fourths of the steps, then "
     "falls; until then --steps may change.\n"
     "\n"
-    "SIGINT or SIGTERM end it after the step, with a checkpoint.\n"
+    "SIGINT or SIGTERM end it within ten steps, with a checkpoint.\n"
     "\nOptions:",
     NULL,
     NULL,
@@ -240,8 +244,7 @@ static bool begin(struct training *t, const struct options *o, struct ats_error 
     }
     t->checkpoint = cli_format("%s/run.bin", o->dir);
     t->curve = cli_format("%s/loss.svg", o->dir);
-    if (!bpe_load(&t->bpe, o->tokenizer, err) ||
-        !read_tokens(&t->tokens, &t->bpe, o->text, err) ||
+    if (!bpe_load(&t->bpe, o->tokenizer, err) || !read_tokens(&t->tokens, &t->bpe, o->text, err) ||
         !read_tokens(&t->held_out, &t->bpe, o->held_out, err) || !find_run(t, o, err)) {
         return false;
     }
@@ -324,11 +327,17 @@ static void report(struct training *t, bool always)
     const double per_step = (now - t->started_s) / (double)(since > 0 ? since : 1);
     const double left_s = per_step * (double)(o->adamw.steps - run->step);
     const double loss = run->n_points > 0 ? (double)run->points[run->n_points - 1].loss : 0.0;
-    fprintf(stderr,
-            "%sstep %zu of %u  loss %.3f  held-out %.3f  %.0f tokens/s  %d:%02d h left%s",
+    fprintf(stderr, "%sstep %zu of %u  loss %.3f  held-out %.3f  %.0f tokens/s  %d:%02d h left%s",
             terminal ? "\r" : "", run->step, o->adamw.steps, loss, (double)t->held_out_loss,
             (double)o->windows * o->shape.context / per_step, (int)(left_s / 3600.0),
             (int)(left_s / 60.0) % 60, terminal && !always ? "\033[K" : "\n");
+}
+
+/* True where a point of the curve is complete, which is where checkpoints are made: the losses
+ * since then are in no file. */
+static bool at_point(const struct training *t)
+{
+    return t->run.step % RUN_POINT_STEPS == 0 || t->run.step == t->run.options.adamw.steps;
 }
 
 /* Books a step's loss; every so many steps a point of the curve. */
@@ -337,10 +346,10 @@ static bool book(struct training *t, double loss, struct ats_error *err)
     struct run *run = &t->run;
     t->loss_sum += loss;
     t->loss_count++;
-    const bool is_last = run->step == run->options.adamw.steps;
-    if (run->step % RUN_POINT_STEPS != 0 && !is_last) {
+    if (!at_point(t)) {
         return true;
     }
+    const bool is_last = run->step == run->options.adamw.steps;
     struct run_point point = {.step = (uint32_t)run->step,
                               .loss = (float)(t->loss_sum / (double)t->loss_count),
                               .held_out = -1.0f};
@@ -366,13 +375,15 @@ static void recall_held_out_loss(struct training *t)
 static bool train(struct training *t, const struct options *o, struct ats_error *err)
 {
     const struct run_options *options = &t->run.options;
-    const size_t goal = o->stop_at < options->adamw.steps ? o->stop_at : options->adamw.steps;
     fprintf(stderr, "%zu parameters, %zu tokens of text; step %zu of %u\n", t->run.n_params,
             t->tokens.n, t->run.step, options->adamw.steps);
     recall_held_out_loss(t);
     t->started_s = t->saved_s = t->reported_s = now_s();
     t->started_step = t->run.step;
-    while (t->run.step < goal && !asked_to_stop) {
+    while (t->run.step < options->adamw.steps) {
+        if (at_point(t) && (t->run.step >= o->stop_at || asked_to_stop)) {
+            break;
+        }
         const double loss = step(t);
         if (!isfinite(loss)) {
             return ats_fail(err, "step %zu: the loss is no number; the last checkpoint stays",
@@ -382,7 +393,7 @@ static bool train(struct training *t, const struct options *o, struct ats_error 
             return false;
         }
         report(t, false);
-        if (now_s() - t->saved_s >= CHECKPOINT_S && !save(t, err)) {
+        if (at_point(t) && now_s() - t->saved_s >= CHECKPOINT_S && !save(t, err)) {
             return false;
         }
     }

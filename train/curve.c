@@ -32,8 +32,8 @@ static struct scale find_scale(const struct run *run, double tokens_per_step)
     double high = 0.0;
     for (size_t i = 0; i < run->n_points; i++) {
         const struct run_point *p = &run->points[i];
-        const double least = p->held_out >= 0.0f ? fmin((double)p->loss, (double)p->held_out)
-                                                 : (double)p->loss;
+        const double least =
+            p->held_out >= 0.0f ? fmin((double)p->loss, (double)p->held_out) : (double)p->loss;
         low = fmin(low, least);
         high = fmax(high, (double)p->loss);
     }
@@ -96,8 +96,7 @@ static void draw_points(FILE *out, const struct run *run, const struct scale *sc
         const struct run_point *p = &run->points[i];
         if (p->held_out >= 0.0f) {
             fprintf(out, "<circle cx='%.1f' cy='%.1f' r='2.5'/>\n",
-                    place_x(scale, p->step * tokens_per_step),
-                    place_y(scale, (double)p->held_out));
+                    place_x(scale, p->step * tokens_per_step), place_y(scale, (double)p->held_out));
         }
     }
     fprintf(out, "</g>\n");

@@ -20,9 +20,9 @@
 
 enum {
     TILE_COLUMNS = 2 * VEC,
-    BLOCK_DEPTH = 256,             /* of a block in k: a panel of B (32 KiB) stays in L1 */
-    BLOCK_ROWS = 10 * TILE_ROWS,   /* of A: 120 KiB of L2 */
-    BLOCK_COLUMNS = 512,           /* of B: 512 KiB */
+    BLOCK_DEPTH = 256,           /* of a block in k: a panel of B (32 KiB) stays in L1 */
+    BLOCK_ROWS = 10 * TILE_ROWS, /* of A: 120 KiB of L2 */
+    BLOCK_COLUMNS = 512,         /* of B: 512 KiB */
 };
 
 struct matmul_space {

@@ -7,20 +7,20 @@
 #include <string.h>
 
 enum {
-    ROWS_PER_JOB = 128,  /* of work that goes row by row */
-    LOGIT_ROWS = 512,    /* rows whose logits exist at once: 8 MiB with 4096 tokens */
+    ROWS_PER_JOB = 128, /* of work that goes row by row */
+    LOGIT_ROWS = 512,   /* rows whose logits exist at once: 8 MiB with 4096 tokens */
     BUFFER_ALIGN = 64,
 };
 
 /* What a layer computes and its way back needs; a row per token. */
 struct layer_state {
-    float *in;          /* residual stream before the layer */
+    float *in; /* residual stream before the layer */
     float *attn_normed;
     float *attn_scale;
     float *qkv;
-    float *probs;       /* per window and query head: context x context */
+    float *probs; /* per window and query head: context x context */
     float *attended;
-    float *middle;      /* residual stream after attention */
+    float *middle; /* residual stream after attention */
     float *ff_normed;
     float *ff_scale;
     float *gate_up;
@@ -310,8 +310,7 @@ static void turn_rows(void *context, size_t job, size_t worker)
     const struct net_shape *s = &w->net->shape;
     const size_t first = job * ROWS_PER_JOB;
     rope(first, rows_of_job(w->net, job), qkv_width(s), (size_t)s->heads + s->kv_heads,
-         s->width / s->heads, s->context, w->net->turns, w->direction,
-         w->y + first * qkv_width(s));
+         s->width / s->heads, s->context, w->net->turns, w->direction, w->y + first * qkv_width(s));
 }
 
 static void turn(struct net *net, float *qkv, float direction)
@@ -398,8 +397,7 @@ static void layer_back(struct net *net, size_t index)
     const struct layer_params *at = &net->at[index];
     struct layer_state *l = &net->layers[index];
     linear_back(net, l->hidden, s->ff, at->down, s->width, net->d_stream, net->d_hidden);
-    struct rows_work gate = {
-        .net = net, .x = l->gate_up, .dy = net->d_hidden, .y = net->d_gate_up};
+    struct rows_work gate = {.net = net, .x = l->gate_up, .dy = net->d_hidden, .y = net->d_gate_up};
     pool_run(net->pool, row_jobs(net->rows), swiglu_back_rows, &gate);
     linear_back(net, l->ff_normed, s->width, at->gate_up, 2 * (size_t)s->ff, net->d_gate_up,
                 net->d_normed);

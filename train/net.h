@@ -22,7 +22,7 @@
 
 struct net_shape {
     uint32_t vocab;
-    uint32_t width;    /* of the residual stream */
+    uint32_t width; /* of the residual stream */
     uint32_t layers;
     uint32_t heads;    /* of queries; width / heads is a head's width */
     uint32_t kv_heads; /* of keys and values */

@@ -7,10 +7,10 @@
 /* A string of up to seven bytes and what is known of it. Its key is the bytes below a one, so
  * strings of all lengths differ, and none is 0. */
 struct entry {
-    uint64_t key; /* 0: free */
-    uint32_t count;     /* how often the string occurs */
-    uint32_t followed;  /* how often a byte follows that is counted with it as context */
-    uint32_t kinds;     /* how many different bytes do */
+    uint64_t key;      /* 0: free */
+    uint32_t count;    /* how often the string occurs */
+    uint32_t followed; /* how often a byte follows that is counted with it as context */
+    uint32_t kinds;    /* how many different bytes do */
 };
 
 struct ngram {

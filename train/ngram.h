@@ -8,8 +8,8 @@
  *     p_k(c | h) = (count(h c) + kinds(h) p_(k-1)(c | h')) / (count(h) + kinds(h))
  *
  * with h the last k bytes, h' the last k - 1, count(h) how often h was followed by a byte, kinds(h)
- * by how many different ones, and p_(-1) = 1 / 256. A context that never occurred leaves the shorter
- * one's probability. At the start of a piece contexts are as long as what precedes. */
+ * by how many different ones, and p_(-1) = 1 / 256. A context that never occurred leaves the
+ * shorter one's probability. At the start of a piece contexts are as long as what precedes. */
 #ifndef ATS_TRAIN_NGRAM_H
 #define ATS_TRAIN_NGRAM_H
 

@@ -17,8 +17,7 @@ bool net_shape_check(const struct net_shape *s, struct ats_error *err)
         return ats_fail(err, "a size of the model is 0");
     }
     if (s->width % s->heads != 0 || s->heads % s->kv_heads != 0) {
-        return ats_fail(err,
-                        "%u heads must divide the width %u, and %u key-value heads the heads",
+        return ats_fail(err, "%u heads must divide the width %u, and %u key-value heads the heads",
                         s->heads, s->width, s->kv_heads);
     }
     const uint32_t head = s->width / s->heads;
@@ -46,10 +45,10 @@ static void layer_tensor(const struct net_shape *s, size_t index, const char **n
         const char *name;
         size_t rows, columns;
     } tensors[TENSORS_PER_LAYER] = {
-        {"attn_norm", 1, s->width},        {"attn_q", s->width, s->width},
-        {"attn_k", kv_width, s->width},    {"attn_v", kv_width, s->width},
+        {"attn_norm", 1, s->width},          {"attn_q", s->width, s->width},
+        {"attn_k", kv_width, s->width},      {"attn_v", kv_width, s->width},
         {"attn_output", s->width, s->width}, {"ffn_norm", 1, s->width},
-        {"ffn_gate", s->ff, s->width},     {"ffn_up", s->ff, s->width},
+        {"ffn_gate", s->ff, s->width},       {"ffn_up", s->ff, s->width},
         {"ffn_down", s->width, s->ff},
     };
     *name = tensors[index].name;

@@ -99,8 +99,7 @@ bool split_group(const struct split_block *b, size_t experts, uint32_t *order)
     float *centres = calloc(experts * b->width, sizeof *centres);
     struct candidate *candidates = calloc(b->ff * experts, sizeof *candidates);
     uint32_t *group_of = calloc(b->ff, sizeof *group_of);
-    const bool ok =
-        directions != NULL && centres != NULL && candidates != NULL && group_of != NULL;
+    const bool ok = directions != NULL && centres != NULL && candidates != NULL && group_of != NULL;
     if (ok) {
         for (size_t u = 0; u < b->ff; u++) {
             direction(b, u, directions + u * b->width);

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 struct split_block {
-    size_t width; /* of the residual stream */
-    size_t ff;    /* hidden units */
+    size_t width;      /* of the residual stream */
+    size_t ff;         /* hidden units */
     const float *gain; /* of the norm before the block: width */
     const float *gate; /* ff rows of width */
     const float *up;   /* ff rows of width */
@@ -36,6 +36,6 @@ bool split_group(const struct split_block *block, size_t experts, uint32_t *orde
 void split_router(const struct split_block *block, size_t experts, const uint32_t *order,
                   float *router);
 
-#define SPLIT_LOGIT_SPREAD 0.02f
+#define SPLIT_LOGIT_SPREAD 0.002f
 
 #endif
