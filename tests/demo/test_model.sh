@@ -58,7 +58,7 @@ for model in "$demo" "$work/experts.gguf"; do
     same cpu random
     if [ -n "${ATS_VULKAN_BIN:-}" ]; then
         text vulkan "$model" env GGML_VK_VISIBLE_DEVICES=0 ATS_LLAMA_BIN="$ATS_VULKAN_BIN" \
-            "$ats" run --vram 5M -ub 32
+            "$ats" run --vram 64M
         same cpu vulkan
     fi
     # most of it is words that everyone knows
