@@ -214,8 +214,8 @@ static bool add_block(struct gguf_out *out, int layer, const struct block_tensor
     for (size_t i = 0; i < b.ff; i++) {
         order[i] = (uint32_t)i;
     }
-    /* Where all experts are used there is nothing to choose: units stay in their order, and a router
-     * of zeros gives all experts the same weight. */
+    /* Where all experts are used there is nothing to choose: units stay in their order, and a
+     * router of zeros gives all experts the same weight. */
     const bool chooses = o->used < o->experts;
     const bool ok = !chooses || split_group(&b, o->experts, order) ||
                     ats_fail(err, "out of memory for the experts of layer %d", layer);

@@ -107,8 +107,8 @@ static bool set_merges(struct gguf_context *meta, const struct bpe *bpe)
 bool gguf_vocab_set(struct gguf_context *meta, const struct bpe *bpe, struct ats_error *err)
 {
     gguf_set_val_str(meta, "tokenizer.ggml.model", "gpt2");
-    /* GPT-2's way to cut text, and a name under which llama.cpp gives every blank back: with "gpt-2"
-     * its detokenizer drops those before punctuation. */
+    /* GPT-2's way to cut text, and a name under which llama.cpp gives every blank back: with
+     * "gpt-2" its detokenizer drops those before punctuation. */
     gguf_set_val_str(meta, "tokenizer.ggml.pre", "trillion");
     if (!set_tokens(meta, bpe) || !set_merges(meta, bpe)) {
         return ats_fail(err, "out of memory for the vocabulary, or a token of more than %d bytes",

@@ -67,12 +67,12 @@ bool run_save(const struct run *run, const char *path, struct ats_error *err)
         return ats_fail(err, "cannot write %s: %s", path, strerror(errno));
     }
     const size_t n = run->n_params;
-    const bool ok =
-        fwrite(&head, sizeof head, 1, file.out) == 1 &&
-        fwrite(run->params, sizeof(float), n, file.out) == n &&
-        fwrite(run->mean, sizeof(float), n, file.out) == n &&
-        fwrite(run->square, sizeof(float), n, file.out) == n &&
-        fwrite(run->points, sizeof *run->points, run->n_points, file.out) == run->n_points;
+    const bool ok = fwrite(&head, sizeof head, 1, file.out) == 1 &&
+                    fwrite(run->params, sizeof(float), n, file.out) == n &&
+                    fwrite(run->mean, sizeof(float), n, file.out) == n &&
+                    fwrite(run->square, sizeof(float), n, file.out) == n &&
+                    (run->n_points == 0 || fwrite(run->points, sizeof *run->points, run->n_points,
+                                                  file.out) == run->n_points);
     return ats_replace_end(&file, ok) ||
            ats_fail(err, "cannot write %s: %s", path, strerror(errno));
 }

@@ -106,7 +106,7 @@ static void test_loss_and_logits(void **state)
 static void test_gradients(void **state)
 {
     (void)state;
-    enum { PER_TENSOR = 3 };
+    enum { PER_TENSOR = 2 };
     const double h = 1e-4;
     for (size_t s = 0; s < N_SHAPES; s++) {
         struct ats_rng rng = test_rng(100 + s);
