@@ -69,13 +69,13 @@ struct word {
 
 static void free_words(struct word *words)
 {
-    struct word *word;
-    struct word *next;
-    HASH_ITER(hh, words, word, next)
-    {
-        HASH_DEL(words, word);
-        free(word->tokens);
-        free(word);
+    struct word *first = words; /* the list stays when the table goes */
+    HASH_CLEAR(hh, words);
+    while (first != NULL) {
+        struct word *next = first->hh.next;
+        free(first->tokens);
+        free(first);
+        first = next;
     }
 }
 
@@ -254,38 +254,44 @@ bool bpe_learn(struct bpe *bpe, const struct text *text, size_t n_tokens, struct
     return ok;
 }
 
-/* Merges as a table that finds a pair's rank. */
+/* A merge and the token that it makes. */
 struct rank {
     struct bpe_merge merge;
     int32_t merged;
-    UT_hash_handle hh;
 };
 
 struct encoder {
-    struct rank *table; /* of all ranks, in `ranks` */
-    struct rank *ranks;
+    struct rank *ranks; /* sorted by merge */
+    size_t n_ranks;
     struct word *words; /* seen so far, with their final tokens */
 };
+
+static int compare_ranks(const void *a, const void *b)
+{
+    const struct bpe_merge *x = &((const struct rank *)a)->merge;
+    const struct bpe_merge *y = &((const struct rank *)b)->merge;
+    if (x->left != y->left) {
+        return x->left < y->left ? -1 : 1;
+    }
+    return x->right < y->right ? -1 : x->right > y->right;
+}
 
 static bool encoder_begin(struct encoder *encoder, const struct bpe *bpe)
 {
     const size_t n = bpe->n_tokens - BPE_FIRST_MERGE;
-    *encoder = (struct encoder){.ranks = calloc(n + 1, sizeof *encoder->ranks)};
+    *encoder = (struct encoder){.ranks = calloc(n + 1, sizeof *encoder->ranks), .n_ranks = n};
     if (encoder->ranks == NULL) {
         return false;
     }
     for (size_t i = 0; i < n; i++) {
-        struct rank *rank = &encoder->ranks[i];
-        rank->merge = bpe->merges[i];
-        rank->merged = (int32_t)(BPE_FIRST_MERGE + i);
-        HASH_ADD(hh, encoder->table, merge, sizeof rank->merge, rank);
+        encoder->ranks[i] = (struct rank){bpe->merges[i], (int32_t)(BPE_FIRST_MERGE + i)};
     }
+    qsort(encoder->ranks, n, sizeof *encoder->ranks, compare_ranks);
     return true;
 }
 
 static void encoder_end(struct encoder *encoder)
 {
-    HASH_CLEAR(hh, encoder->table);
     free(encoder->ranks);
     free_words(encoder->words);
 }
@@ -296,9 +302,9 @@ static void encode_word(const struct encoder *encoder, struct word *word)
     for (;;) {
         const struct rank *first = NULL;
         for (size_t i = 0; i + 1 < word->n_tokens; i++) {
-            const struct bpe_merge pair = {word->tokens[i], word->tokens[i + 1]};
-            const struct rank *rank;
-            HASH_FIND(hh, encoder->table, &pair, sizeof pair, rank);
+            const struct rank pair = {.merge = {word->tokens[i], word->tokens[i + 1]}};
+            const struct rank *rank = bsearch(&pair, encoder->ranks, encoder->n_ranks,
+                                              sizeof *encoder->ranks, compare_ranks);
             if (rank != NULL && (first == NULL || rank->merged < first->merged)) {
                 first = rank;
             }

@@ -188,7 +188,7 @@ static bool window_bits(struct llama *llama, struct llama_batch *batch, const ll
         batch->pos[i] = i;
         batch->n_seq_id[i] = 1;
         batch->seq_id[i][0] = 0;
-        batch->logits[i] = begin + i >= from;
+        batch->logits[i] = (int8_t)(begin + i >= from);
     }
     llama_memory_clear(llama_get_memory(llama->context), true);
     if (llama_decode(llama->context, *batch) != 0) {

@@ -58,7 +58,8 @@ static double tick_step(double end)
 
 static void draw_axes(FILE *out, const struct scale *scale)
 {
-    for (double y = scale->low; y <= scale->high; y += 1.0) {
+    for (int nats = (int)scale->low; nats <= (int)scale->high; nats++) {
+        const double y = nats;
         fprintf(out,
                 "<path d='M%d %.1fH%d' stroke='#ddd'/>"
                 "<text x='%d' y='%.1f' text-anchor='end'>%.0f</text>\n",

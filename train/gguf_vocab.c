@@ -56,7 +56,7 @@ static char *write_tokens(const struct bpe *bpe, int32_t first, int32_t second)
             return NULL;
         }
         text[length++] = ' ';
-        length = append(text, length, bytes, m);
+        append(text, length, bytes, m);
     }
     return text;
 }

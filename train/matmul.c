@@ -92,8 +92,8 @@ static inline void multiply_tile(size_t depth, const float *a, const float *b, f
     s##r##_0 += a[r] * b0;                                                                         \
     s##r##_1 += a[r] * b1;
 #define STORE(r)                                                                                   \
-    vec_store(&s##r##_0, tile + (r)*TILE_COLUMNS);                                                 \
-    vec_store(&s##r##_1, tile + (r)*TILE_COLUMNS + VEC);
+    vec_store(&s##r##_0, tile + (size_t)(r)*TILE_COLUMNS);                                         \
+    vec_store(&s##r##_1, tile + (size_t)(r)*TILE_COLUMNS + VEC);
     EACH_ROW(DECLARE)
     for (size_t k = 0; k < depth; k++) {
         vec b0;

@@ -162,7 +162,7 @@ struct net *net_new(const struct net_shape *shape, size_t windows, struct pool *
         net->pool = pool;
         net->at = calloc(shape->layers, sizeof *net->at);
         net->layers = calloc(shape->layers, sizeof *net->layers);
-        net->spaces = calloc(workers, sizeof *net->spaces);
+        net->spaces = calloc(workers, sizeof(void *));
         net->scratch = calloc(workers, sizeof *net->scratch);
         net->targets = calloc(windows * shape->context, sizeof *net->targets);
         net->loss = calloc(row_jobs(windows * shape->context), sizeof *net->loss);

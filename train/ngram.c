@@ -70,9 +70,11 @@ static uint64_t key_of(const char *end, size_t length)
     return key;
 }
 
+enum { MOST_NEW_ENTRIES = 2 * (NGRAM_MAX_ORDER + 1) }; /* of one byte */
+
 static bool count_byte(struct ngram *model, const char *piece, size_t at)
 {
-    if (model->used + 2 * (NGRAM_MAX_ORDER + 1) > (size_t)1 << (model->bits - 1) && !grow(model)) {
+    if (model->used + MOST_NEW_ENTRIES > (size_t)1 << (model->bits - 1) && !grow(model)) {
         return false;
     }
     for (size_t k = 0; k <= model->order && k <= at; k++) {

@@ -98,13 +98,13 @@ static void test_ngram_sums_to_one(void **state)
 static void test_split_finds_kinds(void **state)
 {
     (void)state;
-    enum { WIDTH = 16, FF = 40, EXPERTS = 4 };
+    enum { WIDTH = 16, FF = 40, EXPERTS = 4, ROUTER = EXPERTS * WIDTH, WEIGHTS = FF * WIDTH };
     struct ats_rng rng = test_rng(2);
     float gate[FF * WIDTH];
     float up[FF * WIDTH];
     float down[WIDTH * FF];
     float gain[WIDTH];
-    for (size_t i = 0; i < FF * WIDTH; i++) {
+    for (size_t i = 0; i < WEIGHTS; i++) {
         gate[i] = 0.1f * ((float)ats_rng_below(&rng, 1000) / 500.0f - 1.0f);
         up[i] = down[i] = 1.0f;
     }
@@ -135,7 +135,7 @@ static void test_split_finds_kinds(void **state)
             assert_true(own ? logit > 0.001f : logit < 0.0005f);
         }
     }
-    for (size_t i = 0; i < EXPERTS * WIDTH; i++) {
+    for (size_t i = 0; i < ROUTER; i++) {
         squares += (double)router[i] * (double)router[i];
     }
     assert_true(fabs(sqrt(squares / EXPERTS) - (double)SPLIT_LOGIT_SPREAD) < 1e-7);

@@ -42,8 +42,8 @@ static void test_words(void **state)
         for (size_t at = 0; at < n;) {
             const size_t length = bpe_word(text + at, n - at);
             assert_in_range(length, 1, n - at);
-            strncat(cut, text + at, length);
-            strcat(cut, "|");
+            const size_t used = strlen(cut);
+            snprintf(cut + used, sizeof cut - used, "%.*s|", (int)length, text + at);
             at += length;
         }
         assert_string_equal(cut, cases[i].cut);
@@ -56,8 +56,8 @@ static struct text random_text(struct ats_rng *rng, size_t n)
     static const char letters[] = "aabbc  'st\n12.-";
     struct text text = {.bytes = malloc(n + 1), .n = n};
     for (size_t i = 0; i < n; i++) {
-        text.bytes[i] =
-            test_chance(rng, 1) ? '\f' : letters[ats_rng_below(rng, sizeof letters - 1)];
+        const char letter = letters[ats_rng_below(rng, sizeof letters - 1)];
+        text.bytes[i] = (char)(test_chance(rng, 1) ? '\f' : letter);
     }
     text.bytes[n] = '\0';
     return text;
@@ -191,8 +191,9 @@ static void test_any_bytes_round_trip(void **state)
         char bytes[200];
         const size_t n = test_between(&rng, 1, sizeof bytes);
         for (size_t i = 0; i < n; i++) {
-            bytes[i] = test_chance(&rng, 50) ? (char)ats_rng_below(&rng, 256)
-                                             : text.bytes[ats_rng_below(&rng, text.n)];
+            const char known = text.bytes[ats_rng_below(&rng, text.n)];
+            const char any = (char)ats_rng_below(&rng, 256);
+            bytes[i] = (char)(test_chance(&rng, 50) ? any : known);
         }
         int32_t *tokens;
         size_t n_tokens;
@@ -301,7 +302,7 @@ static void test_bad_sizes(void **state)
 static void test_batches(void **state)
 {
     (void)state;
-    enum { CONTEXT = 16, WINDOWS = 3, N = 1000 };
+    enum { CONTEXT = 16, WINDOWS = 3, N = 1000, ROW = CONTEXT + 1, IDS = WINDOWS * ROW };
     int32_t ids[N];
     for (int i = 0; i < N; i++) {
         ids[i] = i + 1;
@@ -313,17 +314,17 @@ static void test_batches(void **state)
     assert_true(batches_begin(&batches, &tokens, CONTEXT, 7, &err));
     const size_t per_epoch = batches.n_windows;
     assert_int_equal(per_epoch, 61);
-    int32_t window[WINDOWS * (CONTEXT + 1)];
-    int32_t same[WINDOWS * (CONTEXT + 1)];
+    int32_t window[IDS];
+    int32_t same[IDS];
     int seen[N + 1] = {0};
     for (size_t step = 0; step < per_epoch; step++) { /* three epochs */
         batches_of_step(&batches, step, WINDOWS, window);
-        for (size_t i = 0; i < WINDOWS * (CONTEXT + 1); i++) {
-            if (i % (CONTEXT + 1) == 0) {
+        for (size_t i = 0; i < IDS; i++) {
+            if (i % ROW == 0) {
                 assert_int_equal(window[i], BPE_END);
             } else {
                 seen[window[i]]++;
-                assert_true(i % (CONTEXT + 1) == 1 || window[i] == window[i - 1] + 1);
+                assert_true(i % ROW == 1 || window[i] == window[i - 1] + 1);
             }
         }
         /* a step does not depend on those before */
@@ -342,7 +343,7 @@ static void test_batches(void **state)
         assert_int_equal(seen[i], 3);
     }
     batches_end(&batches);
-    const struct tokens too_few = {ids, 2 * CONTEXT};
+    const struct tokens too_few = {ids, (size_t)CONTEXT * 2};
     assert_false(batches_begin(&batches, &too_few, CONTEXT, 7, &err));
 }
 

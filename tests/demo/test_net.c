@@ -160,6 +160,7 @@ static void test_is_causal(void **state)
     const struct net_shape *shape = &shapes[2];
     struct fixture f;
     set_up(&f, shape, 1, &rng);
+    assert_in_range(f.tokens[0], 0, shape->vocab - 1);
     const size_t vocab = shape->vocab;
     const size_t at = 131; /* in the second block of queries */
     float *before = malloc(shape->context * vocab * sizeof *before);
