@@ -28,7 +28,7 @@ static const double *find_in_layer(const struct net_shape *shape, const double *
 
 static double *zeros(size_t n)
 {
-    double *x = calloc(n, sizeof *x);
+    double *x = calloc(n + 1, sizeof *x);
     if (x == NULL) {
         abort();
     }
@@ -114,6 +114,10 @@ static void feed_forward(const struct net_shape *s, const double *params, size_t
 /* One layer over a window: stream is context x width. */
 static void layer(const struct net_shape *s, const double *params, size_t index, double *stream)
 {
+    const size_t sharing = s->kv_heads > 0 ? s->heads / s->kv_heads : 0;
+    if (sharing == 0) {
+        abort(); /* no shape of these tests */
+    }
     const size_t head = s->width / s->heads;
     const size_t kv = head * s->kv_heads;
     double *normed = zeros(s->width);
@@ -137,7 +141,7 @@ static void layer(const struct net_shape *s, const double *params, size_t index,
     }
     for (size_t t = 0; t < s->context; t++) {
         for (size_t h = 0; h < s->heads; h++) {
-            const size_t shared = h / (s->heads / s->kv_heads) * head;
+            const size_t shared = h / sharing * head;
             attend_head(head, t, queries + t * s->width + h * head, keys + shared, values + shared,
                         kv, attended + h * head);
         }

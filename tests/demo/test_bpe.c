@@ -73,7 +73,7 @@ struct plain_words {
 
 static struct plain_words plain_words_of(const struct text *text)
 {
-    struct plain_words w = {.tokens = malloc(text->n * sizeof *w.tokens),
+    struct plain_words w = {.tokens = calloc(text->n + 1, sizeof *w.tokens),
                             .ends = malloc(text->n * sizeof *w.ends)};
     const char *piece;
     size_t length;

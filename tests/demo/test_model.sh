@@ -5,6 +5,7 @@
 #
 #   ATS_TRAIN       the program ats-train
 #   ATS_VULKAN_BIN  llama.cpp's programs with ggml-vulkan; empty: no Vulkan here
+#   ATS_LIBRARY, ATS_PRELOAD  our backend, and the preload of tests/peer
 # shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/../cli/lib.sh"
 trainer=${ATS_TRAIN:?must name the program ats-train}
@@ -46,7 +47,7 @@ same() { # NAME OTHER
 }
 
 "$trainer" experts --in "$demo" --out "$work/all.gguf" --experts 8 --used 8 || problem "experts" ""
-"$trainer" experts --in "$demo" --out "$work/experts.gguf" --experts 8 --used 6 ||
+"$trainer" experts --in "$demo" --out "$work/experts.gguf" --experts 8 --used 4 ||
     problem "experts" ""
 for model in "$demo" "$work/experts.gguf"; do
     text cpu "$model" "$ATS_LLAMA_BIN/llama-completion" --device none
@@ -57,9 +58,17 @@ for model in "$demo" "$work/experts.gguf"; do
     text random "$model" env ATS_PLACEMENT=random:5 "$ats" run --emulate emu-small --vram 64M
     same cpu random
     if [ -n "${ATS_VULKAN_BIN:-}" ]; then
-        text vulkan "$model" env GGML_VK_VISIBLE_DEVICES=0 ATS_LLAMA_BIN="$ATS_VULKAN_BIN" \
-            "$ats" run --vram 64M
+        # llvmpipe's fault with freed buffers is kept out by our preload (tests/peer/preload.c)
+        text vulkan "$model" env GGML_VK_VISIBLE_DEVICES=0 LD_LIBRARY_PATH="$ATS_VULKAN_BIN" \
+            LD_PRELOAD="$ATS_PRELOAD" ATS_PEER_LEAK=1 GGML_BACKEND_PATH="$ATS_LIBRARY" \
+            ATS_VRAM=5M ATS_STATS="$work/stats" \
+            "$ATS_VULKAN_BIN/llama-completion" --device ATS0 -ub 32
         same cpu vulkan
+        python3 - "$work/stats" <<'PY' || problem "Vulkan" "had no weights, or all: $(cat "$work/stats")"
+import json, sys
+weights = json.load(open(sys.argv[1]))["devices"][0]["weights"]
+sys.exit(not all(weights[side]["tensors"] > 0 for side in ("vram", "host")))
+PY
     fi
     # most of it is words that everyone knows
     tr -cs "A-Za-z'" '\n' <"$work/cpu" | tr '[:upper:]' '[:lower:]' | grep . >"$work/words"
@@ -68,7 +77,7 @@ for model in "$demo" "$work/experts.gguf"; do
         problem "$model" "$known common words in: $(cat "$work/cpu")"
 done
 
-# All experts used are the block they were cut from; six of eight are nearly that.
+# All experts used are the block they were cut from; half of them are nearly that.
 text cpu "$demo" "$ATS_LLAMA_BIN/llama-completion" --device none
 text all "$work/all.gguf" "$ATS_LLAMA_BIN/llama-completion" --device none
 same cpu all
@@ -78,7 +87,7 @@ expect_rc 0
 python3 - "$work/out" <<'PY' || problem "quality of experts" "$out"
 import json, sys
 dense, all_used, some = (m["bits_per_byte"] for m in json.load(open(sys.argv[1]))["models"])
-sys.exit(not (abs(all_used - dense) < 0.001 and dense < some < dense + 0.25))
+sys.exit(not (abs(all_used - dense) < 0.001 and dense < some < dense + 0.15))
 PY
 
 finish
