@@ -138,23 +138,22 @@ static struct ats_expert_layer layer_of(const struct parts *parts)
     return layer;
 }
 
-/* How many of the layers are to be sliced, the first ones. */
-static size_t count_sliced(const struct ats_device *device, const struct ats_description *d,
-                           const struct ats_expert_layer *layers, size_t n)
+/* Leaves the layers whole that are better off so. */
+static void choose_whole(const struct ats_device *device, const struct ats_description *d,
+                         struct ats_expert_layer *layers, size_t n)
 {
     if (device->config->rule.kind == ATS_RULE_RANDOM) {
-        return n;
+        return;
     }
     const size_t left = ats_device_vram_left(device);
     size_t others = unplaced_bytes(device, d);
-    if (others <= left) {
-        return 0;
-    }
+    const size_t all = others;
     for (size_t i = 0; i < n; i++) {
         const size_t bytes = (size_t)layers[i].n_experts * layers[i].expert_bytes;
         others -= bytes < others ? bytes : others;
     }
-    return n - ats_expert_whole_layers(layers, n, others < left ? left - others : 0);
+    const size_t for_experts = others < left ? left - others : 0;
+    ats_expert_choose_whole(layers, n, all <= left ? SIZE_MAX : for_experts);
 }
 
 void ats_experts_want(struct ats_stream *stream, const struct ats_description *description,
@@ -166,17 +165,17 @@ void ats_experts_want(struct ats_stream *stream, const struct ats_description *d
     }
     struct parts *parts = calloc(n_regions, sizeof(*parts));
     struct ats_expert_layer *layers = calloc(n_regions, sizeof(*layers));
-    size_t n = 0;
+    size_t n = 0; /* without memory none, and weights are placed as they are */
     for (size_t i = 0; parts != NULL && layers != NULL && i < n_regions; i++) {
         if (list_parts(description, cgraph, &regions[i], &parts[n]) && is_unplaced(&parts[n])) {
             layers[n] = layer_of(&parts[n]);
             n++;
         }
     }
-    const size_t n_sliced = n > 0 ? count_sliced(stream->device, description, layers, n) : 0;
-    for (size_t i = 0; i < n_sliced; i++) {
+    choose_whole(stream->device, description, layers, n);
+    for (size_t i = 0; i < n; i++) {
         for (uint32_t p = 0; p < parts[i].n_weights; p++) {
-            parts[i].weights[p]->sliced = true;
+            parts[i].weights[p]->sliced = !layers[i].whole;
         }
     }
     free(parts);

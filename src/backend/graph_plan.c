@@ -235,6 +235,9 @@ static bool fill_promotions(struct builder *b)
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
     plan->piece = b->description.piece;
+    for (size_t i = 0; i < plan->n_promotions; i++) {
+        plan->has_fills = plan->has_fills || plan->promotions[i].fill != NULL;
+    }
     if (b->n_staged > 0 && b->description.roots[b->staged[0].root].held) {
         plan->held = ats_promotion_name(&b->description, b->staged, b->n_staged);
     }

@@ -218,18 +218,17 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
 {
     struct ats_device *device = stream->device;
     struct ggml_tensor accel = step->accel;
+    const char *host = ats_record_host(step->record);
     const size_t piece = plan->piece != 0 ? plan->piece : step->record->bytes;
-    const size_t whole = step->fill == NULL ? step->record->bytes : 0;
-    size_t crossed = whole;
+    size_t crossed = 0;
     if (step->fill != NULL) {
         crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
     }
-    for (size_t done = 0; done < whole;) {
-        const size_t left = whole - done;
+    while (step->fill == NULL && crossed < step->record->bytes) {
+        const size_t left = step->record->bytes - crossed;
         const size_t n = left < piece ? left : piece;
-        const char *host = ats_record_host(step->record);
-        ggml_backend_tensor_set_async(backend, &accel, host + done, done, n);
-        done += n;
+        ggml_backend_tensor_set_async(backend, &accel, host + crossed, crossed, n);
+        crossed += n;
     }
     for (size_t done = 0; done < step->padding;) {
         const size_t left = step->padding - done;
@@ -307,7 +306,9 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
     area->held = 0;
     area->generation = generation;
     area->next = 0;
-    ats_expert_fill_begin(stream);
+    if (plan->has_fills) {
+        ats_expert_fill_begin(stream);
+    }
     if (is_armed(plan)) {
         if (!stream->in_flight) {
             recycle_events(plan);

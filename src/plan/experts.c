@@ -276,22 +276,45 @@ static size_t size_of(const struct ats_expert_layer *layer)
     return (size_t)layer->n_experts * layer->expert_bytes;
 }
 
-size_t ats_expert_whole_layers(const struct ats_expert_layer *layers, size_t n, size_t bytes)
+/* The k-th of n layers in an order that lies evenly over the depth however many are taken:
+ * multiples of the golden ratio, modulo one. */
+static size_t spread(size_t k, size_t n)
+{
+    const uint32_t golden = UINT32_C(2654435769);
+    size_t at = n;
+    uint32_t before = 0;
+    for (size_t found = 0; found <= k; found++) {
+        at = n;
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t rank = (uint32_t)i * golden;
+            if ((found == 0 || rank > before) && (at == n || rank < (uint32_t)at * golden)) {
+                at = i;
+            }
+        }
+        before = (uint32_t)at * golden;
+    }
+    return n - 1 - at;
+}
+
+size_t ats_expert_choose_whole(struct ats_expert_layer *layers, size_t n, size_t bytes)
 {
     size_t total = 0;
+    size_t n_whole = 0;
     for (size_t i = 0; i < n; i++) {
         total += size_of(&layers[i]);
+        layers[i].whole = false;
     }
-    size_t whole = 0;
-    for (; whole < n; whole++) {
-        const size_t size = size_of(&layers[n - 1 - whole]);
-        if (size > bytes || (double)(bytes - size) < ENOUGH * (double)(total - size)) {
-            break;
+    for (size_t k = 0; k < n; k++) {
+        struct ats_expert_layer *layer = &layers[spread(k, n)];
+        const size_t size = size_of(layer);
+        if (size <= bytes && (double)(bytes - size) >= ENOUGH * (double)(total - size)) {
+            layer->whole = true;
+            n_whole++;
+            bytes -= size;
+            total -= size;
         }
-        bytes -= size;
-        total -= size;
     }
-    return whole;
+    return n_whole;
 }
 
 void ats_expert_divide(struct ats_expert_layer *layers, size_t n, size_t bytes)

@@ -127,14 +127,15 @@ int32_t ats_expert_widest_gap(size_t part_bytes);
 struct ats_expert_layer {
     int32_t n_experts;
     size_t expert_bytes; /* of one expert in VRAM */
+    bool whole;          /* result: no slots, but all of it */
     int32_t n_slots;     /* result */
 };
 
-/* How many layers, from the last on, are better off with all of their experts in VRAM, out of
- * `bytes` for all: as long as the others keep room for half of theirs, with which slots hit nearly
- * always. A layer in VRAM as a whole needs no ids on the host, no second side, and
- * no scatter in prefill. n if all fit. */
-size_t ats_expert_whole_layers(const struct ats_expert_layer *layers, size_t n, size_t bytes);
+/* Chooses the layers that are better off with all of their experts in VRAM, out of `bytes` for all:
+ * evenly over the depth, as long as the others keep room for half of theirs, with which slots hit
+ * nearly always. A layer in VRAM as a whole needs no ids on the host, no second side, and no kernel
+ * that puts slots to their places. Returns how many; n if all fit. */
+size_t ats_expert_choose_whole(struct ats_expert_layer *layers, size_t n, size_t bytes);
 
 /* Divides `bytes` of VRAM among layers, so that each gets the same share of its experts, at most
  * all of them. */

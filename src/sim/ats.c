@@ -291,22 +291,21 @@ static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
 {
     uint32_t part = 0;
     const struct ats_expert_slots *slots =
-        ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
+        e->holds ? NULL : ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
+    const size_t most = e->beside ? ATS_BESIDE_CHUNK : SIZE_MAX;
     int32_t last = NO_ACTION;
-    if (slots == NULL) {
-        const size_t most = e->beside ? ATS_BESIDE_CHUNK : SIZE_MAX;
-        for (size_t done = 0; done < staged->bytes;) {
-            const size_t left = staged->bytes - done;
-            const size_t bytes = left < most ? left : most;
-            last = copy_pinned(e, (double)bytes, queue);
-            done += bytes;
-        }
-        return last;
+    for (size_t done = 0; slots == NULL && done < staged->bytes;) {
+        const size_t left = staged->bytes - done;
+        const size_t bytes = left < most ? left : most;
+        last = copy_pinned(e, (double)bytes, queue);
+        done += bytes;
     }
-    const size_t bytes = slots->part_bytes[part];
-    const int32_t gap = ats_expert_widest_gap(bytes);
     int32_t n = 0;
-    for (int32_t first = 0; ats_expert_slots_run(slots, gap, &first, &n); first += n) {
+    for (int32_t first = 0; slots != NULL; first += n) {
+        const size_t bytes = slots->part_bytes[part];
+        if (!ats_expert_slots_run(slots, ats_expert_widest_gap(bytes), &first, &n)) {
+            break;
+        }
         last = copy_pinned(e, (double)bytes * n, queue);
     }
     return last;

@@ -33,9 +33,8 @@ struct layer {
     uint32_t n_parts;
 };
 
-/* Marks the experts' matrices of the first `n_sliced` layers as sliced, and lists them by layer. */
-static void list_layers(const struct ats_model *m, struct ats_sim_placement *p, size_t n_sliced,
-                        struct layer *layers, uint32_t *part)
+/* Lists the experts' matrices by layer. */
+static void list_layers(const struct ats_model *m, struct layer *layers, uint32_t *part)
 {
     for (size_t i = 0; i < m->n_units; i++) {
         const struct ats_model_unit *u = &m->units[i];
@@ -45,7 +44,6 @@ static void list_layers(const struct ats_model *m, struct ats_sim_placement *p, 
             if (op->kind != ATS_COST_EXPERTS || layer->n_parts == ATS_EXPERT_MOST_PARTS) {
                 continue;
             }
-            p->sliced[op->tensor] = (size_t)u->layer < n_sliced;
             part[op->tensor] = layer->n_parts;
             layer->n_experts = (int32_t)u->n_experts;
             layer->part_bytes[layer->n_parts++] =
@@ -71,32 +69,35 @@ static size_t left_by(const struct ats_sim_setting *s, const struct ats_sim_plac
     return s->vram_bytes > p->used_bytes ? (size_t)(s->vram_bytes - p->used_bytes) : 0;
 }
 
-/* How many layers are not left whole, in what a placement without experts has left. */
-static bool count_sliced(const struct ats_sim_setting *s, const struct ats_sim_placement *p,
-                         const struct layer *layers, size_t n, size_t *n_sliced,
-                         struct ats_error *err)
+/* Marks the matrices of layers that are to have slots; returns whether there are any. */
+static bool mark_sliced(const struct ats_model *m, struct ats_sim_placement *p,
+                        const struct ats_expert_layer *shares)
 {
-    struct ats_expert_layer *shares = shares_of(layers, n);
-    if (shares == NULL) {
-        return ats_fail(err, "out of memory for slots");
+    bool any = false;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const struct ats_model_unit *u = &m->units[i];
+        for (uint32_t o = u->first_op; o < u->first_op + u->n_ops && is_experts(u); o++) {
+            if (m->ops[o].kind == ATS_COST_EXPERTS) {
+                p->sliced[m->ops[o].tensor] = !shares[u->layer].whole;
+                any = any || !shares[u->layer].whole;
+            }
+        }
     }
-    *n_sliced = n - ats_expert_whole_layers(shares, n, left_by(s, p));
-    free(shares);
-    return true;
+    return any;
 }
 
-/* Slots for the first layers in what the placement has left. */
+/* Slots in what the placement has left. */
 static bool make_slots(const struct ats_sim_setting *s, struct ats_sim_placement *p,
-                       const struct layer *layers, size_t n, struct ats_error *err)
+                       const struct layer *layers, struct ats_expert_layer *shares,
+                       struct ats_error *err)
 {
     struct ats_sim_experts *experts = p->state;
-    struct ats_expert_layer *shares = shares_of(layers, n);
-    if (shares == NULL) {
-        return ats_fail(err, "out of memory for slots");
+    for (size_t i = 0; i < experts->n_layers; i++) {
+        shares[i].n_experts = shares[i].whole ? 0 : shares[i].n_experts;
     }
-    ats_expert_divide(shares, n, left_by(s, p));
+    ats_expert_divide(shares, experts->n_layers, left_by(s, p));
     bool good = true;
-    for (size_t i = 0; good && i < n; i++) {
+    for (size_t i = 0; good && i < experts->n_layers; i++) {
         if (shares[i].n_slots > 0) {
             good = ats_expert_slots_init(&experts->layers[i], shares[i].n_experts,
                                          shares[i].n_slots, layers[i].part_bytes, layers[i].n_parts,
@@ -107,41 +108,49 @@ static bool make_slots(const struct ats_sim_setting *s, struct ats_sim_placement
             ats_expert_slots_fill(&experts->layers[i]);
         }
     }
-    free(shares);
     return good || ats_fail(err, "out of memory for slots");
+}
+
+/* Places all but experts, to see what is left for them, and then everything. */
+static bool place(const struct ats_sim_setting *s, struct ats_sim_placement *p,
+                  const struct layer *layers, struct ats_expert_layer *shares,
+                  struct ats_error *err)
+{
+    const struct ats_sim_experts *experts = p->state;
+    mark_sliced(s->model, p, shares);
+    if (!ats_sim_place_fill(s, NULL, p, err)) {
+        return false;
+    }
+    /* none is sliced if all fits, or if nothing could pass through */
+    ats_expert_choose_whole(shares, experts->n_layers,
+                            p->staging_bytes > 0 ? left_by(s, p) : SIZE_MAX);
+    const bool sliced = mark_sliced(s->model, p, shares);
+    return ats_sim_place_fill(s, NULL, p, err) &&
+           (!sliced || make_slots(s, p, layers, shares, err));
 }
 
 bool ats_sim_place_slices(const struct ats_sim_setting *s, const char *argument,
                           struct ats_sim_placement *p, struct ats_error *err)
 {
-    const struct ats_model *m = s->model;
-    const size_t n_layers = (size_t)m->params.n_layers + 1;
+    (void)argument;
+    const size_t n_layers = (size_t)s->model->params.n_layers + 1;
     struct layer *layers = calloc(n_layers, sizeof(*layers));
+    struct ats_expert_layer *shares = NULL;
     struct ats_sim_experts *experts = calloc(1, sizeof(*experts));
     p->state = experts;
-    if (experts != NULL) {
+    if (experts != NULL && layers != NULL) {
         experts->n_layers = n_layers;
         experts->layers = calloc(n_layers, sizeof(*experts->layers));
-        experts->part = calloc(m->n_tensors + 1, sizeof(*experts->part));
+        experts->part = calloc(s->model->n_tensors + 1, sizeof(*experts->part));
     }
-    bool good =
-        layers != NULL && experts != NULL && experts->layers != NULL && experts->part != NULL;
-    if (!good) {
-        ats_fail(err, "out of memory for slots");
+    if (experts != NULL && experts->layers != NULL && experts->part != NULL) {
+        list_layers(s->model, layers, experts->part);
+        shares = shares_of(layers, n_layers);
     }
-    if (good) {
-        list_layers(m, p, n_layers, layers, experts->part);
-        good = ats_sim_place_fill(s, argument, p, err);
-    }
-    if (good) { /* none is sliced if all fits, or if nothing could pass through */
-        size_t n_sliced = 0;
-        good = p->staging_bytes == 0 || count_sliced(s, p, layers, n_layers, &n_sliced, err);
-        memset(layers, 0, n_layers * sizeof(*layers));
-        list_layers(m, p, n_sliced, layers, experts->part);
-        good = good && ats_sim_place_fill(s, argument, p, err) &&
-               (n_sliced == 0 || make_slots(s, p, layers, n_sliced, err));
-    }
+    const bool good = shares != NULL ? place(s, p, layers, shares, err)
+                                     : ats_fail(err, "out of memory for slots");
     free(layers);
+    free(shares);
     return good;
 }
 

@@ -366,15 +366,46 @@ static void test_whole_layers(void **state)
     static const struct {
         size_t bytes;
         size_t whole;
-    } cases[] = {{0, 0},  {20, 0}, {24, 0}, {25, 1}, {29, 1}, {30, 2},
-                 {34, 2}, {35, 3}, {39, 3}, {40, 4}, {100, 4}};
+    } cases[] = {{0, 0},  {20, 0}, {24, 0}, {25, 1}, {29, 1},      {30, 2},
+                 {34, 2}, {35, 3}, {39, 3}, {40, 4}, {SIZE_MAX, 4}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        assert_int_equal(ats_expert_whole_layers(layers, 4, cases[i].bytes), cases[i].whole);
+        size_t n = 0;
+        assert_int_equal(ats_expert_choose_whole(layers, 4, cases[i].bytes), cases[i].whole);
+        for (int k = 0; k < 4; k++) {
+            n += layers[k].whole;
+        }
+        assert_int_equal(n, cases[i].whole);
     }
-    assert_int_equal(ats_expert_whole_layers(layers, 0, 10), 0);
-    layers[3].expert_bytes = 5; /* 50 bytes: with it whole, 15 of 30 must be left */
-    assert_int_equal(ats_expert_whole_layers(layers, 4, 64), 0);
-    assert_int_equal(ats_expert_whole_layers(layers, 4, 65), 1);
+    assert_int_equal(ats_expert_choose_whole(layers, 0, 10), 0);
+    ats_expert_choose_whole(layers, 4, 25);
+    assert_true(layers[3].whole); /* the last one first */
+    layers[3].expert_bytes = 5;   /* 50 bytes: with it whole, 15 of 30 must be left */
+    ats_expert_choose_whole(layers, 4, 64);
+    assert_false(layers[3].whole);
+    ats_expert_choose_whole(layers, 4, 65);
+    assert_true(layers[3].whole);
+}
+
+/* Whole layers lie evenly: of any number of neighbours, as many as of all, but for one or two. */
+static void test_whole_layers_are_spread(void **state)
+{
+    (void)state;
+    enum { N = 48 };
+    struct ats_expert_layer layers[N];
+    for (int i = 0; i < N; i++) {
+        layers[i] = (struct ats_expert_layer){.n_experts = 8, .expert_bytes = 1};
+    }
+    for (size_t bytes = N * 4; bytes <= N * 8; bytes += 8) {
+        const double share = (double)ats_expert_choose_whole(layers, N, bytes) / N;
+        for (int first = 0; first < N; first++) {
+            double n = 0;
+            for (int i = first; i < N; i++) {
+                n += layers[i].whole;
+                assert_true(n >= share * (i + 1 - first) - 2.5);
+                assert_true(n <= share * (i + 1 - first) + 2.5);
+            }
+        }
+    }
 }
 
 /* ---- regions ---- */
@@ -573,11 +604,12 @@ static void test_schedule(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_by_hand),           cmocka_unit_test(test_twice_the_same_expert),
-        cmocka_unit_test(test_at_random),         cmocka_unit_test(test_long_text),
-        cmocka_unit_test(test_beside_lru),        cmocka_unit_test(test_division),
-        cmocka_unit_test(test_whole_layers),      cmocka_unit_test(test_regions),
-        cmocka_unit_test(test_what_is_no_region), cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_by_hand),      cmocka_unit_test(test_twice_the_same_expert),
+        cmocka_unit_test(test_at_random),    cmocka_unit_test(test_long_text),
+        cmocka_unit_test(test_beside_lru),   cmocka_unit_test(test_division),
+        cmocka_unit_test(test_whole_layers), cmocka_unit_test(test_whole_layers_are_spread),
+        cmocka_unit_test(test_regions),      cmocka_unit_test(test_what_is_no_region),
+        cmocka_unit_test(test_schedule),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
