@@ -17,9 +17,10 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},      {"serve", cli_serve, false},     {"bench", cli_bench, false},
-    {"trace", cli_trace, false},  {"devices", cli_devices, false}, {"rig", cli_rig, false},
-    {"synth", helper_run, false}, {"simulate", helper_run, false}, {"report", cli_report, true},
+    {"run", cli_run, false},        {"serve", cli_serve, false},     {"bench", cli_bench, false},
+    {"trace", cli_trace, false},    {"devices", cli_devices, false}, {"rig", cli_rig, false},
+    {"synth", helper_run, false},   {"simulate", helper_run, false}, {"plan", helper_run, false},
+    {"profile", helper_run, false}, {"report", cli_report, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -55,7 +56,9 @@ static const struct argp argp = {
     "  devices  show CPU, accelerators and ATS devices\n"
     "  rig      show a machine to be emulated, and how fast it is here\n"
     "  synth    write a small model with random weights, for tests\n"
+    "  plan     choose where each tensor lives, and say why\n"
     "  simulate predict how fast a model runs on a machine\n"
+    "  profile  measure this machine, for decisions and predictions\n"
     "\n"
     "Options:"
     "\v"

@@ -1,5 +1,11 @@
 #include "sim/op_time.h"
 
+const char *ats_sim_op_type(const struct ats_model *model, const struct ats_model_op *op)
+{
+    const bool has_weight = op->tensor != ATS_NO_TENSOR && op->kind != ATS_COST_BYTES;
+    return has_weight ? model->tensors[op->tensor].type_name : NULL;
+}
+
 bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
                        const struct ats_model_op *op, const struct ats_model_pass *pass,
                        const struct ats_sim_routing *routing, enum ats_side side,
@@ -14,17 +20,20 @@ bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_m
     if (shape.kind == ATS_COST_NONE) {
         return false;
     }
+    const char *type = ats_sim_op_type(setting->model, op);
     if (side == ATS_HOST) {
         shape.fused = false; /* ggml's CPU backend fuses next to nothing */
-        *action = (struct ats_sim_action){.kind = ATS_SIM_CPU,
-                                          .us = ats_cost_op_us(&setting->machine->cpu, &shape),
-                                          .bytes = read};
+        *action = (struct ats_sim_action){
+            .kind = ATS_SIM_CPU,
+            .us = ats_sim_machine_op_us(setting->machine, side, type, &shape),
+            .bytes = read};
         return true;
     }
-    *action = (struct ats_sim_action){.kind = ATS_SIM_GPU,
-                                      .queue = ATS_SIM_COMPUTE_STREAM,
-                                      .us = ats_cost_op_us(&setting->machine->device, &shape),
-                                      .launch = !shape.fused};
+    *action =
+        (struct ats_sim_action){.kind = ATS_SIM_GPU,
+                                .queue = ATS_SIM_COMPUTE_STREAM,
+                                .us = ats_sim_machine_op_us(setting->machine, side, type, &shape),
+                                .launch = !shape.fused};
     return true;
 }
 
