@@ -54,7 +54,7 @@ void ats_bench_close(struct ats_bench *bench);
 void ats_bench_set_threads(struct ats_bench *bench, int threads);
 
 /* Microseconds of one operator of the curve's shape with this n, in a graph of several that is run
- * for about slot_us and at least three times; the median. */
+ * for about slot_us and at least three times; the lower quartile. */
 enum ats_bench_result ats_bench_point(struct ats_bench *bench,
                                       const struct ats_profile_curve *curve, double n,
                                       double slot_us, struct ats_profile_point *point,
@@ -80,7 +80,7 @@ bool ats_bench_take_output(struct ats_bench *bench, struct ggml_tensor *tensor, 
 /* Runs a graph once and waits for it. */
 bool ats_bench_run(struct ats_bench *bench, struct ggml_cgraph *graph, struct ats_error *err);
 
-/* The median time of a run: warmed up, then repeated as above. */
+/* The time of a run: warmed up, then repeated as above. */
 bool ats_bench_time(struct ats_bench *bench, struct ggml_cgraph *graph, double slot_us, double *us,
                     struct ats_error *err);
 
@@ -89,7 +89,9 @@ bool ats_bench_finish(struct ats_bench *bench, struct ats_error *err);
 
 double ats_bench_now_us(void);
 
-/* Of at least one value; sorts them. */
+/* Of at least one value; they sort them. The lower quartile is what runs take undisturbed: other
+ * programs only add time. */
 double ats_bench_median(double *values, size_t n);
+double ats_bench_quartile(double *values, size_t n);
 
 #endif

@@ -62,7 +62,7 @@ static bool time_copy(struct ats_bench *accel, struct ggml_tensor *tensor, bool 
             runs = fit < MIN_RUNS ? MIN_RUNS : fit > MAX_RUNS ? MAX_RUNS : (size_t)fit;
         }
     }
-    *us = ats_bench_median(times, runs);
+    *us = ats_bench_quartile(times, runs);
     return true;
 }
 

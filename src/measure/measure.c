@@ -17,7 +17,7 @@
 /* Of a whole profile, with room below the 60 and 5 seconds that users are promised: for starting
  * drivers, and for an operator that takes longer than expected. */
 static const double FULL_BUDGET_US = 45e6;
-static const double QUICK_BUDGET_US = 3.2e6;
+static const double QUICK_BUDGET_US = 4e6;
 static const double CHECK_BUDGET_US = 40e6;
 static const double QUICK_CHECK_BUDGET_US = 5e6;
 
@@ -30,7 +30,7 @@ static const double QUICK_MAX_OP_US = 40e3;
 /* Weights that successive operators read: three times the caches, within bounds. Without a known
  * cache 64 MiB are assumed. */
 static const uint64_t ASSUMED_CACHE_BYTES = (uint64_t)64 << 20;
-static const uint64_t QUICK_SPAN_BYTES = (uint64_t)128 << 20;
+static const uint64_t QUICK_SPAN_BYTES = (uint64_t)96 << 20;
 static const uint64_t MIN_SPAN_BYTES = (uint64_t)192 << 20;
 static const uint64_t MAX_SPAN_BYTES = (uint64_t)1 << 30;
 
@@ -218,7 +218,8 @@ static bool is_essential(const struct task *task, double tokens)
     const bool is_basic =
         c->kind == ATS_COST_BYTES ||
         (c->kind == ATS_COST_MATMUL && c->m * c->k <= SMALL && strcmp(c->type, "q4_K") == 0);
-    return tokens <= 1 && (task->is_own || is_basic);
+    const long n = lround(tokens);
+    return (is_basic && (n == 1 || n == 32 || n == 512)) || (task->is_own && n == 1);
 }
 
 /* At most what the nearest smaller batch takes, in proportion; 0 if there is none. */

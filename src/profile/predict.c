@@ -154,6 +154,9 @@ static bool is_same(double a, double b)
     return fabs(a - b) < 0.5; /* whole numbers */
 }
 
+/* More than logarithms of sizes differ by. */
+static const double OTHER_TYPE = 100;
+
 /* Of the curves of the same kind and type (ATTENTION: and size of a head) that go on to more
  * columns than `c`, the one with the nearest work; NULL if none does. */
 static const struct ats_profile_curve *longer_curve(const struct question *q,
@@ -163,12 +166,12 @@ static const struct ats_profile_curve *longer_curve(const struct question *q,
     double least = INFINITY;
     for (size_t i = 0; i < q->profile->n_curves; i++) {
         const struct ats_profile_curve *o = &q->profile->curves[i];
-        if (!is_candidate(q, o) || strcmp(o->type, c->type) != 0 ||
-            o->points[o->n_points - 1].n <= c->points[c->n_points - 1].n ||
+        if (!is_candidate(q, o) || o->points[o->n_points - 1].n <= c->points[c->n_points - 1].n ||
             (c->kind == ATS_COST_ATTENTION && !is_same(o->k, c->k))) {
             continue;
         }
-        const double distance = fabs(log((o->m * o->k) / (c->m * c->k)));
+        const double other_type = strcmp(o->type, c->type) == 0 ? 0 : OTHER_TYPE;
+        const double distance = fabs(log((o->m * o->k) / (c->m * c->k))) + other_type;
         if (distance < least - SAME_DISTANCE) {
             nearest = o;
             least = distance;

@@ -7,7 +7,8 @@
  * Over the batch a curve is piecewise affine between its points, as "a + b n"
  * and "proportional to n" both are; before the first point it is constant.
  * Beyond its last point it grows as the curve of the nearest size does that goes
- * on further, and with its own last slope if there is none.
+ * on further, of its own type or else of another, and with its own last slope if
+ * there is none.
  *
  * Over the size e of an operator's work (MATMUL: m * k * batch; EXPERTS: m * k
  * of one expert; ATTENTION: m * k * heads) the curves of one type, read at the

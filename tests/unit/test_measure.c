@@ -231,13 +231,16 @@ static void test_more_work_takes_longer(void **state)
     ats_bench_close(&bench);
 }
 
-static void test_medians(void **state)
+static void test_medians_and_quartiles(void **state)
 {
     (void)state;
     double odd[] = {5, 1, 4};
     double even[] = {9, 1, 3, 7};
     assert_true(fabs(ats_bench_median(odd, 3) - 4) < 1e-12);
     assert_true(fabs(ats_bench_median(even, 4) - 5) < 1e-12);
+    double runs[] = {9, 2, 5, 3, 7, 4, 8, 6, 1};
+    assert_true(fabs(ats_bench_quartile(odd, 3) - 1) < 1e-12);
+    assert_true(fabs(ats_bench_quartile(runs, 9) - 3) < 1e-12);
 }
 
 /* ---- what is measured ---- */
@@ -295,7 +298,7 @@ int main(void)
         cmocka_unit_test(test_pageable_memory_stands_in_for_pinned),
         cmocka_unit_test(test_shapes_that_do_not_fit_are_skipped),
         cmocka_unit_test(test_more_work_takes_longer),
-        cmocka_unit_test(test_medians),
+        cmocka_unit_test(test_medians_and_quartiles),
         cmocka_unit_test(test_held_back_shapes_are_not_in_the_grid),
         cmocka_unit_test(test_a_lost_device_ends_with_a_message), /* for good: the last one */
     };
