@@ -154,7 +154,9 @@ static void choose_whole(const struct ats_device *device, const struct ats_descr
         others -= bytes < others ? bytes : others;
     }
     const size_t for_experts = others < left ? left - others : 0;
-    ats_expert_choose_whole(layers, n, all <= left ? SIZE_MAX : for_experts);
+    const bool whole = all <= left || (device->config->experts == ATS_EXPERTS_AUTO &&
+                                       !ats_expert_slices_win(layers, n, for_experts));
+    ats_expert_choose_whole(layers, n, whole ? SIZE_MAX : for_experts);
 }
 
 void ats_experts_want(struct ats_stream *stream, const struct ats_description *description,

@@ -13,11 +13,16 @@ static const float COPYING_TIME_SHARE = 0.5F;
 /* How much more an expert must promise than the one it replaces: a copy that wins nothing costs. */
 static const double MARGIN = 1.1;
 
-/* Of the experts of layers with slots: with half of them in VRAM, an LRU cache hits over 85 % on
- * the routing of cost/routing.h. Of 0.3, 0.5, 0.7 and 1, this was predicted to be best in most
- * cases, and never slower than whole layers alone, for five models at 30 to 98 % of their size in
+/* Of the experts of layers with slots: what an LRU cache needs to hit about 80 to 90 % on the
+ * routing of cost/routing.h. Of 0.3, 0.4 and 0.5 it was predicted to be the best compromise between
+ * prefill, which likes whole layers, and decode, for three models at 30 to 98 % of their size in
  * VRAM. */
-static const double ENOUGH = 0.5;
+static const double ENOUGH = 0.4;
+
+/* Of all experts in VRAM: up to here slices were predicted to be faster than whole layers in
+ * prefill and in decode. With more, prefill of a device that computes slowly loses up to 8 %,
+ * because it is no longer the link that it waits for. */
+static const double MOST_FOR_SLICES = 0.5;
 
 /* Scores are brought back before they are too large for a double. */
 static const double LARGEST_UNIT = 1e100;
@@ -315,6 +320,15 @@ size_t ats_expert_choose_whole(struct ats_expert_layer *layers, size_t n, size_t
         }
     }
     return n_whole;
+}
+
+bool ats_expert_slices_win(const struct ats_expert_layer *layers, size_t n, size_t bytes)
+{
+    double total = 0;
+    for (size_t i = 0; i < n; i++) {
+        total += (double)size_of(&layers[i]);
+    }
+    return (double)bytes <= MOST_FOR_SLICES * total;
 }
 
 void ats_expert_divide(struct ats_expert_layer *layers, size_t n, size_t bytes)

@@ -132,10 +132,14 @@ struct ats_expert_layer {
 };
 
 /* Chooses the layers that are better off with all of their experts in VRAM, out of `bytes` for all:
- * evenly over the depth, as long as the others keep room for half of theirs, with which slots hit
- * nearly always. A layer in VRAM as a whole needs no ids on the host, no second side, and no kernel
- * that puts slots to their places. Returns how many; n if all fit. */
+ * evenly over the depth, as long as the others keep room for two fifths of theirs, with which slots
+ * hit nearly always. A layer in VRAM as a whole needs no ids on the host, no second side, and no
+ * kernel that puts slots to their places. Returns how many; n if all fit. */
 size_t ats_expert_choose_whole(struct ats_expert_layer *layers, size_t n, size_t bytes);
+
+/* Whether slices are predicted to be no slower than whole layers in any phase, if `bytes` are for
+ * experts: at most half of what all of them take. */
+bool ats_expert_slices_win(const struct ats_expert_layer *layers, size_t n, size_t bytes);
 
 /* Divides `bytes` of VRAM among layers, so that each gets the same share of its experts, at most
  * all of them. */

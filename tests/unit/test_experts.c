@@ -366,8 +366,8 @@ static void test_whole_layers(void **state)
     static const struct {
         size_t bytes;
         size_t whole;
-    } cases[] = {{0, 0},  {20, 0}, {24, 0}, {25, 1}, {29, 1},      {30, 2},
-                 {34, 2}, {35, 3}, {39, 3}, {40, 4}, {SIZE_MAX, 4}};
+    } cases[] = {{0, 0},  {21, 0}, {22, 1}, {27, 1}, {28, 2},      {33, 2},
+                 {34, 3}, {39, 3}, {40, 4}, {41, 4}, {SIZE_MAX, 4}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         size_t n = 0;
         assert_int_equal(ats_expert_choose_whole(layers, 4, cases[i].bytes), cases[i].whole);
@@ -377,12 +377,14 @@ static void test_whole_layers(void **state)
         assert_int_equal(n, cases[i].whole);
     }
     assert_int_equal(ats_expert_choose_whole(layers, 0, 10), 0);
-    ats_expert_choose_whole(layers, 4, 25);
+    ats_expert_choose_whole(layers, 4, 22);
     assert_true(layers[3].whole); /* the last one first */
-    layers[3].expert_bytes = 5;   /* 50 bytes: with it whole, 15 of 30 must be left */
-    ats_expert_choose_whole(layers, 4, 64);
+    assert_true(ats_expert_slices_win(layers, 4, 20));
+    assert_false(ats_expert_slices_win(layers, 4, 21));
+    layers[3].expert_bytes = 5; /* 50 bytes: with it whole, 12 of 30 must be left */
+    ats_expert_choose_whole(layers, 4, 61);
     assert_false(layers[3].whole);
-    ats_expert_choose_whole(layers, 4, 65);
+    ats_expert_choose_whole(layers, 4, 62);
     assert_true(layers[3].whole);
 }
 
