@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_EXPERTS = 8, DEFAULT_USED = 4, MAX_BYTES = 1 << 30 };
+enum { DEFAULT_EXPERTS = 8, DEFAULT_USED = 6, MAX_BYTES = 1 << 30 };
 
 struct options {
     const char *in;
@@ -25,7 +25,7 @@ static const struct argp_option option_table[] = {
     {"in", 'i', "FILE", 0, "GGUF file of the architecture llama, without experts", 0},
     {"out", 'o', "FILE", 0, "GGUF file to write", 0},
     {"experts", KEY_EXPERTS, "N", 0, "Experts per layer (8)", 0},
-    {"used", KEY_USED, "N", 0, "Of them used for a token (4)", 0},
+    {"used", KEY_USED, "N", 0, "Of them used for a token (6)", 0},
     CLI_HELP_OPTION,
     {0},
 };

@@ -4,8 +4,9 @@
 #   train.sh [run|export|quality|samples]...   these steps only; all of them by default
 #
 #   STEPS          of the whole run (default: that of `ats-train train`)
+#   ATS_TRAIN_DIR  folder of the run (default: train in the cache)
 #   ATS_BUILD_DIR  our build (default: build/release)
-#   ATS_CACHE      the cache; the run is in its folder train
+#   ATS_CACHE      the cache
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,6 +14,7 @@ root=$(dirname "$here")
 eval "$("$root/scripts/setup/env.sh")"
 trainer=${ATS_BUILD_DIR:-$root/build/release}/bin/ats-train
 folder=$ATS_CACHE_DIR/train
+run=${ATS_TRAIN_DIR:-$folder}
 model=$root/models/demo.gguf
 
 fail() {
@@ -23,18 +25,18 @@ fail() {
 step_run() {
     [ -f "$folder/tokenizer.txt" ] ||
         "$trainer" tokenizer --text "$folder/text/train.txt" --out "$folder/tokenizer.txt"
-    "$trainer" train --dir "$folder" --text "$folder/text/train.txt" \
+    "$trainer" train --dir "$run" --text "$folder/text/train.txt" \
         --held-out "$folder/text/held-out.txt" --tokenizer "$folder/tokenizer.txt" \
         ${STEPS:+--steps "$STEPS"}
 }
 
 step_export() {
-    "$trainer" export --run "$folder/run.bin" --tokenizer "$folder/tokenizer.txt" --out "$model" \
+    "$trainer" export --run "$run/run.bin" --tokenizer "$folder/tokenizer.txt" --out "$model" \
         --type Q8_0 --name "ATS demo" --license mit \
         --description "A small model for tests and for a first run, trained by train/ of ATS on \
 public-domain English: Jane Austen's novels, the World English Bible, Moby Dick, and State of the \
 Union addresses from 1934 to 2021."
-    cp "$folder/loss.svg" "$root/docs/demo-loss.svg"
+    cp "$run/loss.svg" "$root/docs/demo-loss.svg"
 }
 
 step_quality() {

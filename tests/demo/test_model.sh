@@ -33,10 +33,12 @@ try "$ATS_LLAMA_BIN/llama-tokenize" -m "$demo" --log-disable --ids \
 expect_rc 0
 expect_in out "[0, "
 
+# Vulkan rounds otherwise than the CPU: this prompt is one where the two best tokens are never close
+# (margins.py finds such).
 text() { # NAME MODEL COMMAND...: what it writes, in $work/NAME
     local name=$1 model=$2
     shift 2
-    try_llama "$@" -m "$model" -p "It was in the morning that the captain" -n 48 -c 512 --temp 0 \
+    try_llama "$@" -m "$model" -p "It was in the morning that the captain" -n 32 -c 512 --temp 0 \
         -no-cnv --perf -t 2 --no-repack
     expect_rc 0
     printf '%s\n' "$out" >"$work/$name"
@@ -47,7 +49,7 @@ same() { # NAME OTHER
 }
 
 "$trainer" experts --in "$demo" --out "$work/all.gguf" --experts 8 --used 8 || problem "experts" ""
-"$trainer" experts --in "$demo" --out "$work/experts.gguf" --experts 8 --used 4 ||
+"$trainer" experts --in "$demo" --out "$work/experts.gguf" --experts 8 --used 6 ||
     problem "experts" ""
 for model in "$demo" "$work/experts.gguf"; do
     text cpu "$model" "$ATS_LLAMA_BIN/llama-completion" --device none
@@ -77,7 +79,7 @@ PY
         problem "$model" "$known common words in: $(cat "$work/cpu")"
 done
 
-# All experts used are the block they were cut from; half of them are nearly that.
+# All experts used are the block they were cut from; six of eight are nearly that.
 text cpu "$demo" "$ATS_LLAMA_BIN/llama-completion" --device none
 text all "$work/all.gguf" "$ATS_LLAMA_BIN/llama-completion" --device none
 same cpu all
