@@ -3,13 +3,13 @@
 PRESET ?= release
 PREFIX ?= /usr/local
 build  := build/$(PRESET)
-c_folders := $(wildcard src tests bench include)
+c_folders := $(wildcard src tests bench include train)
 
 # What scripts started from here read; all optional. A dollar sign in them is just a character.
 override MODEL := $(value MODEL)
 override PROMPT := $(value PROMPT)
 override ARCH := $(value ARCH)
-export LLAMA_DIR ATS_CACHE MODEL PROMPT SEED ARCH ROUNDS PRESET
+export LLAMA_DIR ATS_CACHE MODEL PROMPT SEED ARCH ROUNDS PRESET STEPS
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -113,6 +113,10 @@ bench-pcie: build ## what ATS gains by generation of PCIe, predicted for whole m
 bench-bookkeeping: build ## measure what our own bookkeeping takes per token
 	@$(environment)
 	scripts/bookkeeping.sh
+
+.PHONY: train
+train: build ## train models/demo.gguf, or go on; STEPS=n (under two hours on two cores)
+	@train/train.sh
 
 # C files that differ from the last commit, or all with ALL=1 or without git.
 define c_sources

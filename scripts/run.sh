@@ -2,10 +2,10 @@
 # `make run`, once everything is built: generates text with a model whose weights are spread
 # over an accelerator and the CPU, and says what went where.
 #
-#   MODEL          a GGUF model; default: a small one with random weights, made once
+#   MODEL          a GGUF model; default: models/demo.gguf, the small one that ships with this
 #   PROMPT         what to continue
 #   ATS_BUILD_DIR  our build (default: build/release)
-#   ATS_CACHE_DIR  where the made model is kept (default: $ATS_CACHE, else ~/.cache/ats)
+#   ATS_CACHE_DIR  where the log of a failed run is kept (default: $ATS_CACHE, else ~/.cache/ats)
 #   ATS_LLAMA_SRC, ATS_LLAMA_BIN  llama.cpp's sources and programs
 #   ATS_EMULATE, ATS_VRAM, ...    as in `ats --help`; what is set is respected
 set -euo pipefail
@@ -22,17 +22,6 @@ fail() {
     exit 1
 }
 
-# Prints the path of the made model. The number in its name changes when `ats synth` writes
-# something else for the same options.
-made_model() {
-    local path=$cache/models/random-qwen3moe-1.gguf
-    if [ ! -f "$path" ]; then
-        mkdir -p "$cache/models" || fail "cannot create $cache/models"
-        "$ats" synth --arch qwen3moe --seed 1 --out "$path" >&2
-    fi
-    printf '%s\n' "$path"
-}
-
 [ -x "$ats" ] || fail "$ats is missing: run \`make build\`"
 
 if [ -n "${MODEL:-}" ]; then
@@ -40,8 +29,10 @@ if [ -n "${MODEL:-}" ]; then
     model=$MODEL
     batch=()
 else
-    model=$(made_model)
-    batch=(-ub 32) # or its working memory, 64 MB of logits, is larger than the model
+    model=models/demo.gguf
+    batch=(-ub 32) # or its working memory, 8 MB of logits, is larger than the model
+    tokens=80
+    context_tokens=512 # what it was trained with
 fi
 
 # Half of the model, so that both sides have something to do.
@@ -63,8 +54,8 @@ fi
 
 echo "Model:       $model"
 if [ -z "${MODEL:-}" ]; then
-    echo '             made here: random weights and a real tokenizer, so its text makes no sense'
-    echo '             (MODEL=file.gguf PROMPT="..." make run takes a real one)'
+    echo '             trained for this project on old books: small, and no source of facts'
+    echo '             (MODEL=file.gguf PROMPT="..." make run takes another)'
 fi
 echo
 
@@ -74,7 +65,7 @@ log=$work/llama.log
 stats=$work/stats.json
 
 status=0
-"$ats" run --stats "$stats" -m "$model" -p "${PROMPT:-The little robot opened the door and}" \
+"$ats" run --stats "$stats" -m "$model" -p "${PROMPT:-She opened the door and}" \
     -n "$tokens" -c "$context_tokens" "${batch[@]}" -no-cnv --perf --seed 1 </dev/null 2>"$log" || status=$?
 if [ "$status" -ne 0 ]; then
     kept=$cache/run.log

@@ -16,6 +16,7 @@ run  | ninja-build          | cmd:ninja            | runs both builds
 run  | git                  | cmd:git              | reads the bundle that carries llama.cpp
 run  | pkg-config           | cmd:pkg-config       | finds the libraries below
 run  | libjansson-dev       | header:jansson.h     | profiles, plans and reports are JSON
+run  | libhwloc-dev         | header:hwloc.h       | cores and caches of the CPU
 run  | uthash-dev           | header:uthash.h      | hash tables
 run  | libcmocka-dev        | header:cmocka.h      | the framework of our unit tests
 run  | nodejs               | cmd:node             | builds the page of llama-server

@@ -175,7 +175,8 @@ void ats_buffer_read(const struct ggml_tensor *tensor, void *data, size_t offset
     const struct ats_buffer *buffer = buffer_of_tensor(tensor);
     const size_t begin = (size_t)((char *)tensor->data - buffer->base) + offset;
     for (size_t at = begin; at < begin + size;) {
-        const struct stretch s = stretch_at(buffer, at, begin + size);
+        struct stretch s = stretch_at(buffer, at, begin + size);
+        ats_name_after(&s.accel, tensor);
         char *out = (char *)data + (at - begin);
         if ((s.valid & ATS_ON(ATS_HOST)) != 0) {
             memcpy(out, buffer->base + at, s.end - at);

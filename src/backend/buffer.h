@@ -21,6 +21,8 @@
 #include "backend/range_map.h"
 #include "plan/side.h"
 
+#include <string.h>
+
 struct ats_vram_block;
 
 /* A tensor in a buffer that is not a compute buffer. Owned by its buffer; its
@@ -105,6 +107,12 @@ static inline void *ats_record_host(const struct ats_record *record)
 
 /* A tensor of raw bytes in another backend's buffer, to copy to and from it. */
 struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes);
+
+/* Gives it the name of the tensor whose bytes these are, for messages and recordings. */
+static inline void ats_name_after(struct ggml_tensor *raw, const struct ggml_tensor *tensor)
+{
+    memcpy(raw->name, tensor->name, sizeof(raw->name));
+}
 
 /* Reads `size` bytes of `tensor` behind `offset`, ordered behind the work of
  * `accel` if that is given. Needs the read lock. */

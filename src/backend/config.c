@@ -111,12 +111,29 @@ static enum ats_promotion_kind promotion_of(enum ats_rule_kind rule)
     }
 }
 
+static bool read_trace(struct ats_config *config, struct ats_error *err)
+{
+    const char *memory = value_of("ATS_TRACE_MEMORY");
+    const char *check = value_of("ATS_TRACE_CHECK");
+    struct ats_error reason = {{0}};
+    config->trace_memory = (size_t)128 << 20; /* some 900000 records, minutes of decoding */
+    if (memory != NULL && !ats_parse_bytes(memory, &config->trace_memory, &reason)) {
+        return ats_fail(err, "ATS_TRACE_MEMORY: %.400s", reason.text);
+    }
+    if (check != NULL && strcmp(check, "0") != 0 && strcmp(check, "1") != 0) {
+        return ats_fail(err, "ATS_TRACE_CHECK=%.200s is neither 0 nor 1", check);
+    }
+    config->trace_operands = check != NULL && check[0] == '1';
+    return true;
+}
+
 bool ats_config_read(struct ats_config *config, struct ats_error *err)
 {
     *config = (struct ats_config){
         .accel = value_of("ATS_ACCEL"),
         .plan_out = value_of("ATS_PLAN_OUT"),
         .stats = value_of("ATS_STATS"),
+        .trace = value_of("ATS_TRACE"),
         .rule = {.kind = ATS_RULE_FILL},
     };
     const char *budget = value_of("ATS_VRAM");
@@ -142,5 +159,5 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         return false;
     }
     const char *transfer = value_of("ATS_TRANSFER");
-    return transfer == NULL || read_transfer(transfer, config, err);
+    return (transfer == NULL || read_transfer(transfer, config, err)) && read_trace(config, err);
 }

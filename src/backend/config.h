@@ -33,6 +33,9 @@ struct ats_config {
     enum ats_transfer_kind transfer; /* ATS_TRANSFER */
     enum ats_experts_kind experts;   /* ATS_EXPERTS */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
+    const char *trace;    /* ATS_TRACE: file for a recording; NULL: none */
+    size_t trace_memory;  /* ATS_TRACE_MEMORY: bytes for it */
+    bool trace_operands;  /* ATS_TRACE_CHECK: what operators read and write is recorded too */
     const char *stats;    /* ATS_STATS: file for the summary; NULL: none */
 };
 

@@ -1,6 +1,7 @@
 #include "backend/executor.h"
 
 #include "backend/experts_run.h"
+#include "backend/observe.h"
 
 static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
 {
@@ -193,6 +194,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
     ats_experts_refresh(stream);
     ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
+        ats_observe_split(stream, (int32_t)i);
         status =
             aborted(stream) ? GGML_STATUS_ABORTED : run_split(stream, plan, &plan->splits[i], err);
         if (status == GGML_STATUS_SUCCESS) {

@@ -1,5 +1,6 @@
 #include "backend/experts.h"
 
+#include "backend/observe.h"
 #include "backend/place.h"
 #include "backend/residency.h"
 #include "backend/stand_ins.h"
@@ -437,7 +438,9 @@ static void start_transfer_stream(struct ats_stream *stream)
     if (experts->transfer == NULL) {
         ggml_backend_event_free(experts->idle);
         experts->idle = NULL;
+        return;
     }
+    ats_observe_transfer(stream, experts->transfer);
 }
 
 static bool take_exchange(struct ats_stream *stream, size_t bytes)

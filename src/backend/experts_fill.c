@@ -61,6 +61,7 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
     fill->part = part;
     fill->expert_bytes = bytes;
     fill->place = rows(bytes, store->slots.n_experts, accel->buffer, accel->data);
+    ats_name_after(&fill->place, &weight->as_made);
     fill->slots = rows(bytes, store->slots.n_slots, slots->buffer, slots->data);
     if (!make_graph(stream, fill)) {
         ats_expert_fill_free(fill);

@@ -166,6 +166,7 @@ static struct ats_transfer transfer_of(const struct ats_location *location)
         const char *host = location->buffer->base + location->begin;
         transfer.accel = ats_raw_tensor(ats_accel_buffer(location),
                                         ats_accel_address(location, host), location->bytes);
+        ats_name_after(&transfer.accel, location->tensor);
     }
     return transfer;
 }
@@ -231,6 +232,7 @@ static bool fill_promotions(struct builder *b)
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
         };
+        ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
     plan->piece = b->description.piece;
     for (size_t i = 0; i < plan->n_promotions; i++) {

@@ -1,5 +1,6 @@
 /* The library's entry points: what ggml looks up when it loads a backend. */
 #include "backend/device.h"
+#include "backend/observe.h"
 #include "backend/stats.h"
 #include "backend/stream.h"
 #include "emu/emu.h"
@@ -73,7 +74,8 @@ static struct ggml_backend_reg registry = {
 static bool start(const void *caller, struct ats_error *err)
 {
     return ats_ggml_bind(caller, err) && ats_config_read(&config, err) &&
-           ats_emu_start(getenv("ATS_EMULATE"), err) && ats_devices_create(&config, &registry, err);
+           ats_emu_start(getenv("ATS_EMULATE"), err) && ats_observe_start(&config, err) &&
+           ats_devices_create(&config, &registry, err);
 }
 
 EXPORTED ggml_backend_reg_t ggml_backend_init(void);

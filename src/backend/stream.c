@@ -2,6 +2,7 @@
 
 #include "backend/executor.h"
 #include "backend/loss.h"
+#include "backend/observe.h"
 #include "backend/residency.h"
 #include "backend/stats.h"
 
@@ -96,6 +97,7 @@ static void stream_free(ggml_backend_t backend)
     pthread_rwlock_unlock(&device->lock);
     ggml_backend_free(stream->accel);
     ats_cpu_side_stop(&stream->cpu);
+    ats_observe_stream_end(stream);
     free(stream);
     ats_stats_write(device->config);
 }
@@ -125,9 +127,11 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     struct ats_error err = {{0}};
     enum ggml_status status = GGML_STATUS_FAILED;
     bool again = true;
+    ats_observe_pass(stream, cgraph);
     while (again) {
         const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
         again = false;
+        ats_observe_planned(stream);
         if (plan != NULL) {
             pthread_rwlock_rdlock(&device->lock);
             /* another context may have moved weights between the two locks */
@@ -138,6 +142,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
             pthread_rwlock_unlock(&device->lock);
         }
     }
+    ats_observe_pass_end(stream);
     if (err.text[0] != '\0') {
         report(stream, &err);
     }
@@ -228,6 +233,7 @@ ggml_backend_t ats_stream_create(struct ats_device *device)
         free(stream);
         return NULL;
     }
+    ats_observe_stream(stream);
     bool (*take_error)(ggml_backend_t, char *, size_t);
     stream->reports_errors = ats_backend_proc(stream->accel, "ats_backend_take_error", &take_error);
     stream->ggml = (struct ggml_backend){

@@ -13,6 +13,7 @@
 #include "backend/transfer.h"
 
 struct ats_graph_plan;
+struct ats_observed_stream;
 
 enum {
     /* graphs that a stream remembers: llama.cpp keeps one per kind of batch, and may
@@ -34,6 +35,8 @@ struct ats_stream {
 
     struct ats_graph_plan *plans[ATS_PLAN_CACHE]; /* latest use first */
     uint64_t n_built;                             /* seeds random partitions */
+
+    struct ats_observed_stream *observed; /* observe.h; NULL: nothing is recorded */
 
     struct ats_stream *next;
     struct ats_stream *previous;

@@ -2,6 +2,7 @@
 
 #include "backend/experts_fill.h"
 #include "backend/graph_plan.h"
+#include "backend/observe.h"
 #include "backend/residency.h"
 
 #include <stdlib.h>
@@ -26,7 +27,9 @@ static void start_transfer_stream(struct ats_stream *stream)
     if (area->transfer == NULL) {
         ggml_backend_event_free(area->free);
         area->free = NULL;
+        return;
     }
+    ats_observe_transfer(stream, area->transfer);
 }
 
 bool ats_staging_take(struct ats_stream *stream, size_t bytes)
@@ -46,6 +49,7 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes)
     area->base = ggml_backend_buffer_get_base(area->buffer);
     area->size = bytes;
     device->vram_used += bytes;
+    ats_observe_staging(stream, true);
     start_transfer_stream(stream);
     return true;
 }
@@ -53,6 +57,7 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes)
 void ats_staging_release(struct ats_stream *stream)
 {
     struct ats_staging_area *area = &stream->staging;
+    ats_observe_staging(stream, false);
     if (area->transfer != NULL) {
         ggml_backend_synchronize(area->transfer);
         ggml_backend_free(area->transfer);

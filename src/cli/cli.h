@@ -20,11 +20,14 @@ int cli_run(int argc, char **argv);
 int cli_serve(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_devices(int argc, char **argv);
+int cli_trace(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_rig(int argc, char **argv);
 
 /* The same, in the program ats-ggml (helper.h). */
+int cli_plan(int argc, char **argv);
 int cli_simulate(int argc, char **argv);
+int cli_profile(int argc, char **argv);
 int cli_probe(int argc, char **argv);
 int cli_synth(int argc, char **argv);
 

@@ -12,6 +12,10 @@ int main(int argc, char **argv)
         run = cli_synth;
     } else if (argc > 1 && strcmp(argv[1], "simulate") == 0) {
         run = cli_simulate;
+    } else if (argc > 1 && strcmp(argv[1], "profile") == 0) {
+        run = cli_profile;
+    } else if (argc > 1 && strcmp(argv[1], "plan") == 0) {
+        run = cli_plan;
     } else if (argc > 1 && strcmp(argv[1], "probe") == 0) {
         run = cli_probe;
     } else {

@@ -1,5 +1,5 @@
 /* The program ats-ggml: the parts of the command that call ggml, which are the probe's child,
- * `ats synth` and `ats simulate`.
+ * `ats synth`, `ats simulate`, `ats profile` and `ats plan`.
  *
  * They are a program of their own so that `ats` starts without llama.cpp's libraries: it then finds
  * them, or says what is missing, where the dynamic linker would only name a file. And the helper

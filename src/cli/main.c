@@ -17,9 +17,10 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},         {"serve", cli_serve, false},  {"bench", cli_bench, false},
-    {"devices", cli_devices, false}, {"rig", cli_rig, false},      {"synth", helper_run, false},
-    {"simulate", helper_run, false}, {"report", cli_report, true},
+    {"run", cli_run, false},        {"serve", cli_serve, false},     {"bench", cli_bench, false},
+    {"trace", cli_trace, false},    {"devices", cli_devices, false}, {"rig", cli_rig, false},
+    {"synth", helper_run, false},   {"simulate", helper_run, false}, {"plan", helper_run, false},
+    {"profile", helper_run, false}, {"report", cli_report, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -51,10 +52,13 @@ static const struct argp argp = {
     "  run      generate text: llama-completion with the backend switched on\n"
     "  serve    the same for llama-server\n"
     "  bench    the same for llama-bench\n"
+    "  trace    run one of these and show what ran when\n"
     "  devices  show CPU, accelerators and ATS devices\n"
     "  rig      show a machine to be emulated, and how fast it is here\n"
     "  synth    write a small model with random weights, for tests\n"
+    "  plan     choose where each tensor lives, and say why\n"
     "  simulate predict how fast a model runs on a machine\n"
+    "  profile  measure this machine, for decisions and predictions\n"
     "\n"
     "Options:"
     "\v"
@@ -76,6 +80,7 @@ static const struct argp argp = {
     "                 all, random:SEED\n"
     "  ATS_TRANSFER   async (default): copies run ahead; serial: in order\n"
     "  ATS_PLAN_OUT   write the placement plan to this file\n"
+    "  ATS_TRACE      write a recording to this file at exit: `ats trace`\n"
     "  ATS_STATS      write a JSON summary to this file at exit\n"
     "Environment, read by this command:\n"
     "  ATS_LLAMA_BIN  folder with llama.cpp's programs and libraries\n"

@@ -10,6 +10,7 @@
 
 enum {
     KEY_RIG = CLI_KEY_FIRST,
+    KEY_PROFILE,
     KEY_POLICY,
     KEY_VRAM,
     KEY_CTX,
@@ -71,12 +72,14 @@ struct options {
     bool no_mmap;
     bool json;
     const char *scale;
+    const char *profile; /* NULL: rigs */
     const char *trace;
     struct ats_sim_overheads overheads;
 };
 
 static const struct argp_option option_table[] = {
     {"rig", KEY_RIG, "NAME,...", 0, "Machines, by name or file (default desktop-4090)", 1},
+    {"profile", KEY_PROFILE, "FILE", 0, "This machine instead, as `ats profile` measured it", 1},
     {"policy", KEY_POLICY, "P,...", 0, "Who decides, see below (default fit)", 1},
     {"vram", KEY_VRAM, "SIZE", 0, "VRAM budget (default: the rig's memory)", 1},
     {"sweep", KEY_SWEEP, "WHAT=V,...", 0, "link=GB/s,... or vram=SIZE,...: a row for each", 1},
@@ -267,6 +270,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_RIG:
         split_list(o, "rig", arg, &o->rigs);
         return 0;
+    case KEY_PROFILE:
+        o->profile = arg;
+        return 0;
     case KEY_POLICY:
         split_list(o, "policy", arg, &o->policies);
         return 0;
@@ -314,6 +320,8 @@ static const struct argp argp = {
     "  moe            llama.cpp with the smallest --n-cpu-moe that fits\n"
     "  fit            llama.cpp --fit, its default\n"
     "  ats-placement  ATS, weights copied in order (ATS_TRANSFER=serial)\n"
+    "  ats-async      ATS, weights copied ahead of their use, its default\n"
+    "  ats-solved     ATS with the placement of `ats plan`\n"
     "  ats-async      ATS, weights copied ahead of their use\n"
     "  ats-experts    the same with experts by slice, its default\n"
     "  plan=FILE      ATS with a plan file (ATS_PLAN_OUT)\n"
@@ -416,17 +424,10 @@ static bool run_policies(struct job *job, const struct ats_sim_machine *machine,
     return good;
 }
 
-static bool run_rig(struct job *job, const char *rig, struct ats_error *err)
+static bool run_machine(struct job *job, struct ats_sim_machine machine, double factor,
+                        struct ats_error *err)
 {
     const struct options *o = job->o;
-    struct ats_sim_machine machine;
-    double factor;
-    if (!simulate_machine(rig, o->scale, &o->overheads, &machine, &factor, err)) {
-        return false;
-    }
-    if (o->cpu_gbps > 0) {
-        ats_sim_machine_set_cpu(&machine, o->cpu_gbps);
-    }
     const uint64_t vram_bytes = o->vram_bytes > 0 ? o->vram_bytes : machine.vram_bytes;
     if (o->sweep == SWEEP_NOTHING) {
         return run_policies(job, &machine, vram_bytes, factor, err);
@@ -442,6 +443,32 @@ static bool run_rig(struct job *job, const char *rig, struct ats_error *err)
         }
         good = run_policies(job, &machine, vram, factor, err);
     }
+    return good;
+}
+
+static bool run_rig(struct job *job, const char *rig, struct ats_error *err)
+{
+    const struct options *o = job->o;
+    struct ats_sim_machine machine;
+    double factor;
+    if (!simulate_machine(rig, o->scale, &o->overheads, &machine, &factor, err)) {
+        return false;
+    }
+    if (o->cpu_gbps > 0) {
+        ats_sim_machine_set_cpu(&machine, o->cpu_gbps);
+    }
+    return run_machine(job, machine, factor, err);
+}
+
+static bool run_profile(struct job *job, struct ats_error *err)
+{
+    struct ats_profile profile;
+    if (!ats_profile_read(job->o->profile, &profile, err)) {
+        return false;
+    }
+    const bool good =
+        run_machine(job, ats_sim_machine_of_profile(&profile, &job->o->overheads), 1, err);
+    ats_profile_free(&profile);
     return good;
 }
 
@@ -480,7 +507,10 @@ static bool run_all(struct options *o, struct ats_error *err)
         job.trace = simulate_trace_open(o->trace, model, err);
         good = job.trace != NULL;
     }
-    for (size_t i = 0; i < o->rigs.n && good; i++) {
+    if (o->profile != NULL) {
+        good = good && run_profile(&job, err);
+    }
+    for (size_t i = 0; o->profile == NULL && i < o->rigs.n && good; i++) {
         good = run_rig(&job, o->rigs.entries[i], err);
     }
     if (job.trace != NULL) {
@@ -514,6 +544,9 @@ int cli_simulate(int argc, char **argv)
     }
     if (o.n_prompts == 0 && o.decode == 0) {
         cli_usage_error(argv[0], "neither prompt nor decode: nothing to simulate");
+    }
+    if (o.profile != NULL && (o.scale != NULL || o.cpu_gbps > 0)) {
+        cli_usage_error(argv[0], "--scale and --cpu-gbps are for rigs; a profile was measured");
     }
     if (o.trace != NULL && (o.rigs.n > 1 || o.policies.n > 1 || o.swept.n > 1)) {
         cli_usage_error(argv[0], "--trace is for one rig and one policy");

@@ -33,6 +33,7 @@ struct command {
     double bytes;
     double max_gbps;
     struct ats_ticket target; /* WAIT */
+    uint64_t tag;             /* for the observer; 0: none */
 };
 
 struct stream {
@@ -45,6 +46,9 @@ struct stream {
     uint64_t arrival; /* order in which first commands became ready */
     enum engine held; /* by the first command; NO_ENGINE: it waits */
     double rate;      /* bytes per microsecond of the first command, as last computed */
+    double begun_us;  /* since when the first command has its engine, or holds the stream */
+    uint64_t tag;     /* of commands to come */
+    struct ats_timeline_observer observer;
     double ends[REMEMBERED_ENDS];
 };
 
@@ -157,6 +161,8 @@ uint32_t ats_timeline_open(struct ats_timeline *t, int device)
     s->submitted = 0;
     s->completed = 0;
     s->held = NO_ENGINE;
+    s->tag = 0;
+    s->observer = (struct ats_timeline_observer){0};
     return s->id;
 }
 
@@ -176,6 +182,7 @@ static void arrive(struct ats_timeline *t, struct stream *s)
     s->arrival = ++t->arrivals;
     s->held = NO_ENGINE;
     s->rate = 0;
+    s->begun_us = t->now_us;
 }
 
 static void account_start(struct device *d, const struct command *c)
@@ -191,6 +198,10 @@ static void finish(struct ats_timeline *t, struct stream *s)
 {
     if (s->held != NO_ENGINE) {
         t->devices[s->device].holder[s->held] = NULL;
+    }
+    const uint64_t tag = first(s)->tag;
+    if (tag != 0 && s->observer.ended != NULL) {
+        s->observer.ended(s->observer.data, tag, s->begun_us, t->now_us);
     }
     s->ends[s->completed & (REMEMBERED_ENDS - 1)] = t->now_us;
     s->completed++;
@@ -251,6 +262,7 @@ static void grant_engines(struct ats_timeline *t)
             if (best[e] != NULL) {
                 device->holder[e] = best[e];
                 best[e]->held = (enum engine)e;
+                best[e]->begun_us = t->now_us;
                 account_start(device, first(best[e]));
             }
         }
@@ -438,6 +450,7 @@ static struct ats_ticket submit(struct ats_timeline *t, uint32_t stream,
     }
     const bool was_empty = s->submitted == s->completed;
     s->ring[s->submitted & (s->capacity - 1)] = *command;
+    s->ring[s->submitted & (s->capacity - 1)].tag = s->tag;
     s->submitted++;
     const struct ats_ticket ticket = {stream, s->submitted};
     if (was_empty) {
@@ -446,6 +459,23 @@ static struct ats_ticket submit(struct ats_timeline *t, uint32_t stream,
         end_instant(t);
     }
     return ticket;
+}
+
+void ats_timeline_observe(struct ats_timeline *t, uint32_t stream,
+                          struct ats_timeline_observer observer)
+{
+    struct stream *s = find(t, stream);
+    if (s != NULL) {
+        s->observer = observer;
+    }
+}
+
+void ats_timeline_tag(struct ats_timeline *t, uint32_t stream, uint64_t tag)
+{
+    struct stream *s = find(t, stream);
+    if (s != NULL) {
+        s->tag = tag;
+    }
 }
 
 struct ats_ticket ats_timeline_compute(struct ats_timeline *t, uint32_t stream, double duration_us,

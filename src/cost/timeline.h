@@ -54,6 +54,13 @@ struct ats_ticket {
     uint64_t sequence;
 };
 
+/* Told of commands that end: since when one computed or copied, or for a wait since when the stream
+ * was held, and until when. `ended` must not call the timeline. */
+struct ats_timeline_observer {
+    void (*ended)(void *data, uint64_t tag, double begin_us, double end_us);
+    void *data;
+};
+
 struct ats_timeline;
 
 /* NULL if memory is out. `start_us` is the time to begin with. */
@@ -70,6 +77,12 @@ int ats_timeline_add_device(struct ats_timeline *timeline, const struct ats_time
  * tickets of a closed stream are done. */
 uint32_t ats_timeline_open(struct ats_timeline *timeline, int device);
 void ats_timeline_close(struct ats_timeline *timeline, uint32_t stream);
+
+/* Sets who is told of the stream's commands, and what commands appended from now on are called; 0:
+ * nobody is told of them. Ended waits that held up nothing are told of too. */
+void ats_timeline_observe(struct ats_timeline *timeline, uint32_t stream,
+                          struct ats_timeline_observer observer);
+void ats_timeline_tag(struct ats_timeline *timeline, uint32_t stream, uint64_t tag);
 
 /* Append a command to a stream at the current time; its ticket, or a zero one
  * if memory is out. A wait holds the stream until `ticket` is done. */

@@ -241,6 +241,31 @@ void ats_emu_set_abort_callback(ggml_backend_t backend, ggml_abort_callback call
     pthread_mutex_unlock(&stream->settings_lock);
 }
 
+void ats_emu_observe(ggml_backend_t backend, ats_emu_ended_t ended, void *data)
+{
+    if (!is_exact(backend)) {
+        ats_emu_timed_observe(backend, ended, data);
+        return;
+    }
+    struct ats_emu_stream *stream = stream_of(backend);
+    pthread_mutex_lock(&stream->lock);
+    stream->ended = ended;
+    stream->ended_data = data;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void ats_emu_tag(ggml_backend_t backend, uint64_t tag)
+{
+    if (!is_exact(backend)) {
+        ats_emu_timed_tag(backend, tag);
+        return;
+    }
+    struct ats_emu_stream *stream = stream_of(backend);
+    pthread_mutex_lock(&stream->lock);
+    stream->tag = stream->ended != NULL ? tag : 0;
+    pthread_mutex_unlock(&stream->lock);
+}
+
 /* ---- events ---- */
 
 /* An event is the last ticket recorded in it. */

@@ -18,6 +18,7 @@
  *   ggml_backend_register_host_buffer(ptr, size)   pins host memory: bool
  *   ggml_backend_unregister_host_buffer(ptr)
  *   ats_backend_take_error                         see ats_emu_take_error
+ *   ats_backend_observe, ats_backend_tag           see ats_emu_observe, ats_emu_tag
  *   ats_emu_inject                                 see below
  *   ats_emu_counters                               see below
  *   ats_emu_describe                               see below
@@ -63,6 +64,17 @@ bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *
  * error is latched, the stream skips its copies and graphs and graph_compute
  * returns GGML_STATUS_FAILED. */
 bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size);
+
+/* From now on `ended` is told of each copy, graph and wait of this stream that was given to it
+ * under a tag, once it is over: from when to when it ran on the device, or held it up, in
+ * microseconds of CLOCK_MONOTONIC. Commands are told of in their order, a graph of timed mode
+ * operator by operator; on the queue's thread, or in timed mode on whatever thread moves the clock
+ * on, one at a time. It must not call the emulator. */
+typedef void (*ats_emu_ended_t)(void *data, uint64_t tag, double begin_us, double end_us);
+void ats_emu_observe(ggml_backend_t backend, ats_emu_ended_t ended, void *data);
+
+/* What commands given to the stream from now on are called. 0: nobody is told of them. */
+void ats_emu_tag(ggml_backend_t backend, uint64_t tag);
 
 /* What a timed device has done since it was created. Take the counters before
  * and after a phase and subtract; wait for the device first, or what is in

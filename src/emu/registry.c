@@ -57,6 +57,8 @@ static void *registry_function(ggml_backend_reg_t reg, const char *name)
         {"ggml_backend_register_host_buffer", (void (*)(void))register_host_buffer},
         {"ggml_backend_unregister_host_buffer", (void (*)(void))unregister_host_buffer},
         {"ats_backend_take_error", (void (*)(void))ats_emu_take_error},
+        {"ats_backend_observe", (void (*)(void))ats_emu_observe},
+        {"ats_backend_tag", (void (*)(void))ats_emu_tag},
         {"ats_emu_inject", (void (*)(void))ats_emu_inject},
         {"ats_emu_counters", (void (*)(void))ats_emu_counters},
         {"ats_emu_describe", (void (*)(void))ats_emu_describe},

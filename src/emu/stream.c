@@ -1,5 +1,7 @@
 #include "emu/stream.h"
 
+#include "emu/clock.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,6 +160,7 @@ static void execute_compute(struct ats_emu_stream *stream, const struct ats_emu_
 static void execute(struct ats_emu_stream *stream, struct ats_emu_command *command)
 {
     pause_randomly(stream);
+    const double begin_us = command->tag != 0 ? ats_emu_clock_us() : 0;
     switch (command->kind) {
     case ATS_EMU_COMMAND_COPY:
         execute_copy(stream, &command->copy);
@@ -173,6 +176,9 @@ static void execute(struct ats_emu_stream *stream, struct ats_emu_command *comma
         ats_emu_ticket_wait(command->ticket);
         ats_emu_ticket_unref(command->ticket);
         break;
+    }
+    if (command->tag != 0) {
+        stream->ended(stream->ended_data, command->tag, begin_us, ats_emu_clock_us());
     }
 }
 
@@ -241,6 +247,8 @@ uint64_t ats_emu_stream_submit(struct ats_emu_stream *stream, struct ats_emu_com
     *queued = *command;
     queued->next = NULL;
     pthread_mutex_lock(&stream->lock);
+    /* a record is over before it could be told of: whoever waits for it sees all before it told */
+    queued->tag = command->kind == ATS_EMU_COMMAND_RECORD ? 0 : stream->tag;
     *stream->tail = queued;
     stream->tail = &queued->next;
     const uint64_t number = ++stream->submitted;

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "emu/compute.h"
 #include "emu/device.h"
+#include "emu/emu.h"
 
 struct ats_emu_ticket; /* reference-counted */
 
@@ -47,6 +48,7 @@ struct ats_emu_compute {
 struct ats_emu_command {
     struct ats_emu_command *next;
     enum ats_emu_command_kind kind;
+    uint64_t tag;  /* for the observer; 0: none */
     void *staging; /* what a copy reads, if it was staged; freed with the command */
     union {
         struct ats_emu_copy copy;
@@ -72,6 +74,9 @@ struct ats_emu_stream {
     uint64_t executed;
     unsigned n_waiting;
     bool stop;
+    uint64_t tag;          /* of commands to come */
+    ats_emu_ended_t ended; /* set before commands have tags, constant afterwards */
+    void *ended_data;
 
     /* `settings_lock` guards what later computes are to use, and the cloner */
     pthread_mutex_t settings_lock;

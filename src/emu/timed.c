@@ -344,6 +344,19 @@ ggml_backend_t ats_emu_timed_backend_new(struct ats_emu_device *device)
     return backend;
 }
 
+void ats_emu_timed_observe(ggml_backend_t backend, ats_emu_ended_t ended, void *data)
+{
+    const struct ats_timeline_observer observer = {ended, data};
+    ats_timeline_observe(ats_emu_clock_lock(), stream_of(backend)->id, observer);
+    ats_emu_clock_unlock();
+}
+
+void ats_emu_timed_tag(ggml_backend_t backend, uint64_t tag)
+{
+    ats_timeline_tag(ats_emu_clock_lock(), stream_of(backend)->id, tag);
+    ats_emu_clock_unlock();
+}
+
 bool ats_emu_timed_take_error(ggml_backend_t backend, char *text, size_t size)
 {
     struct stream *stream = stream_of(backend);

@@ -28,6 +28,8 @@ void ats_emu_timed_drain(struct ats_emu_device *device);
 
 ggml_backend_t ats_emu_timed_backend_new(struct ats_emu_device *device);
 bool ats_emu_is_timed_backend(ggml_backend_t backend);
+void ats_emu_timed_observe(ggml_backend_t backend, ats_emu_ended_t ended, void *data);
+void ats_emu_timed_tag(ggml_backend_t backend, uint64_t tag);
 bool ats_emu_timed_take_error(ggml_backend_t backend, char *text, size_t size);
 
 ggml_backend_event_t ats_emu_timed_event_new(ggml_backend_dev_t dev);

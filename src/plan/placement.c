@@ -222,6 +222,15 @@ static const struct ats_placement_entry *find_entry(const struct ats_placement_t
     return found;
 }
 
+/* Whether a weight of `bytes` in a plan can be one that takes `in_vram` here. Plans of `ats plan` state
+ * a tensor's own bytes; accelerators pad rows (ggml-cuda: to 512 elements) and align sizes. */
+static bool is_same_size(size_t bytes, size_t in_vram)
+{
+    enum { LARGE = 64 << 10, ROW_PADDING = 4 << 10, ALIGNMENT = 256 };
+    const size_t most = bytes >= LARGE ? ROW_PADDING : ALIGNMENT - 1;
+    return in_vram >= bytes && in_vram - bytes <= most;
+}
+
 static bool place_by_table(struct filler *f, const struct ats_placement_table *table,
                            struct ats_error *err)
 {
@@ -237,7 +246,7 @@ static bool place_by_table(struct filler *f, const struct ats_placement_table *t
                             "write a new one with ATS_PLAN_OUT",
                             table->source, unit->name);
         }
-        if (unit->kind == ATS_UNIT_WEIGHT && entry->bytes != unit->bytes) {
+        if (unit->kind == ATS_UNIT_WEIGHT && !is_same_size(entry->bytes, unit->bytes)) {
             return ats_fail(err,
                             "plan %s is of another model: tensor %s has %zu bytes there, %zu here; "
                             "write a new one with ATS_PLAN_OUT",

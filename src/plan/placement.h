@@ -84,7 +84,7 @@ struct ats_rule {
  * long as they fit the budget.
  *
  * Fails only for ATS_RULE_TABLE, if the table is of another model: a weight is
- * missing in it or has another size there. */
+ * missing in it or has another size there, beyond what an accelerator pads. */
 bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const struct ats_rule *rule,
                enum ats_where *where, struct ats_error *err);
 

@@ -1,5 +1,7 @@
 #include "sim/best.h"
 
+#include "sim/op_time.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,15 +72,15 @@ static void describe_unit(struct ats_sim_best *b, const struct ats_model_unit *u
                           struct ats_bound_item *item)
 {
     const struct ats_sim_setting *s = b->setting;
-    struct ats_device_rates cpu = s->machine->cpu;
-    cpu.launch_us = 0;
     const uint64_t state = ats_model_state_bytes(u, s->n_ctx, s->ubatch);
     *item = (struct ats_bound_item){.size_bytes = (double)(u->weight_bytes + state)};
     for (uint32_t o = u->first_op; o < u->first_op + u->n_ops; o++) {
         struct ats_op_shape shape = ats_model_shape(s->model, u, &s->model->ops[o], pass);
         shape.n_distinct = shape.kind == ATS_COST_EXPERTS ? distinct_experts(u, routing) : 0;
-        item->gpu_us += ats_cost_op_us(&s->machine->device, &shape);
-        item->cpu_us += ats_cost_op_us(&cpu, &shape);
+        const char *type = ats_sim_op_type(s->model, &s->model->ops[o]);
+        item->gpu_us += ats_sim_machine_op_us(s->machine, ATS_ACCEL, type, &shape);
+        shape.fused = true; /* the bound's CPU dispatches in no time */
+        item->cpu_us += ats_sim_machine_op_us(s->machine, ATS_HOST, type, &shape);
         if (shape.kind == ATS_COST_EXPERTS) {
             item->read_bytes += shape.weight_bytes * shape.n_distinct;
         } else if (shape.kind != ATS_COST_NONE) {

@@ -1,5 +1,9 @@
 #include "sim/machine.h"
 
+#include "cost/routing.h"
+#include "profile/predict.h"
+
+#include <math.h>
 #include <stdio.h>
 
 /* Columns at which a CPU matmul reaches half of its rate: its kernels take columns one by one or in
@@ -53,6 +57,36 @@ struct ats_sim_machine ats_sim_machine_of(const struct ats_rig *rig,
     snprintf(m.name, sizeof m.name, "%s", rig->name);
     set_cpu(&m, NULL, rig->cpu_gflops);
     return m;
+}
+
+/* What crosses in the round trip of a profile, each way, from and to pageable memory:
+ * src/measure/link.c. */
+static const double ROUND_TRIP_BYTES = 16 << 10;
+
+struct ats_sim_machine ats_sim_machine_of_profile(const struct ats_profile *profile,
+                                                  const struct ats_sim_overheads *overheads)
+{
+    struct ats_sim_machine m = {.vram_bytes = profile->free_bytes,
+                                .routing = ats_routing_model_default(),
+                                .overheads = *overheads,
+                                .profile = profile};
+    snprintf(m.name, sizeof m.name, "%.63s", profile->identity.device);
+    ats_profile_rates(profile, &m.device, &m.cpu);
+    const double copies_us = ats_profile_copy_us(profile, ROUND_TRIP_BYTES, false, false) +
+                             ats_profile_copy_us(profile, ROUND_TRIP_BYTES, true, false);
+    m.overheads.split_us = fmax(ats_profile_split_us(profile) - copies_us / 2, 0);
+    m.overheads.sync_us = 0; /* part of that */
+    m.overheads.cpu_op_us = profile->launch_us[ATS_HOST];
+    return m;
+}
+
+double ats_sim_machine_op_us(const struct ats_sim_machine *machine, enum ats_side side,
+                             const char *type, const struct ats_op_shape *shape)
+{
+    if (machine->profile != NULL) {
+        return ats_profile_op_us(machine->profile, side, type, shape);
+    }
+    return ats_cost_op_us(side == ATS_HOST ? &machine->cpu : &machine->device, shape);
 }
 
 void ats_sim_machine_scale(struct ats_sim_machine *m, const struct ats_device_rates *rates,

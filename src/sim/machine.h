@@ -11,6 +11,7 @@
 
 #include "cost/cost.h"
 #include "cost/rig.h"
+#include "profile/profile.h"
 
 /* Host time that no operator accounts for. Measure them on the machine at hand: run a model whose
  * layers are too small to matter, and divide. The defaults are estimates. */
@@ -32,11 +33,24 @@ struct ats_sim_machine {
     struct ats_device_rates cpu;
     struct ats_routing_model routing;
     struct ats_sim_overheads overheads;
+    const struct ats_profile *profile; /* borrowed; NULL: operators take what the rates say */
 };
 
 /* The real machine of a rig. */
 struct ats_sim_machine ats_sim_machine_of(const struct ats_rig *rig,
                                           const struct ats_sim_overheads *overheads);
+
+/* The machine that a profile was measured on, which outlives it: operators take what was measured
+ * (profile/predict.h), queues and links have the profile's rates, VRAM is what was free. A change
+ * of side costs the measured one, less the two copies of the round trip; the other overheads are
+ * the given ones. */
+struct ats_sim_machine ats_sim_machine_of_profile(const struct ats_profile *profile,
+                                                  const struct ats_sim_overheads *overheads);
+
+/* Microseconds of an operator of this shape; `type` is ggml's name of its weight's type, or NULL.
+ */
+double ats_sim_machine_op_us(const struct ats_sim_machine *machine, enum ats_side side,
+                             const char *type, const struct ats_op_shape *shape);
 
 /* Replaces the figures by those of a rig as it is emulated on a host: `rates` are the rig's,
  * scaled; matvec_gbps (of one matrix, which a

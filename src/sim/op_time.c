@@ -1,23 +1,33 @@
 #include "sim/op_time.h"
 
-/* False if the shape is nothing. */
-static bool make_action(const struct ats_sim_setting *setting, struct ats_op_shape *shape,
-                        double read, enum ats_side side, struct ats_sim_action *action)
+const char *ats_sim_op_type(const struct ats_model *model, const struct ats_model_op *op)
 {
+    const bool has_weight = op->tensor != ATS_NO_TENSOR && op->kind != ATS_COST_BYTES;
+    return has_weight ? model->tensors[op->tensor].type_name : NULL;
+}
+
+/* False if the shape is nothing. */
+static bool make_action(const struct ats_sim_setting *setting, const struct ats_model_op *op,
+                        struct ats_op_shape *shape, double read, enum ats_side side,
+                        struct ats_sim_action *action)
+{
+    const char *type = ats_sim_op_type(setting->model, op);
     if (shape->kind == ATS_COST_NONE) {
         return false;
     }
     if (side == ATS_HOST) {
         shape->fused = false; /* ggml's CPU backend fuses next to nothing */
-        *action = (struct ats_sim_action){.kind = ATS_SIM_CPU,
-                                          .us = ats_cost_op_us(&setting->machine->cpu, shape),
-                                          .bytes = read};
+        *action = (struct ats_sim_action){
+            .kind = ATS_SIM_CPU,
+            .us = ats_sim_machine_op_us(setting->machine, side, type, shape),
+            .bytes = read};
         return true;
     }
-    *action = (struct ats_sim_action){.kind = ATS_SIM_GPU,
-                                      .queue = ATS_SIM_COMPUTE_STREAM,
-                                      .us = ats_cost_op_us(&setting->machine->device, shape),
-                                      .launch = !shape->fused};
+    *action =
+        (struct ats_sim_action){.kind = ATS_SIM_GPU,
+                                .queue = ATS_SIM_COMPUTE_STREAM,
+                                .us = ats_sim_machine_op_us(setting->machine, side, type, shape),
+                                .launch = !shape->fused};
     return true;
 }
 
@@ -32,7 +42,7 @@ bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_m
         shape.n_distinct = routing->distinct[unit->layer < 0 ? 0 : unit->layer];
         read *= shape.n_distinct;
     }
-    return make_action(setting, &shape, read, side, action);
+    return make_action(setting, op, &shape, read, side, action);
 }
 
 bool ats_sim_columns_action(const struct ats_sim_setting *setting,
@@ -45,7 +55,7 @@ bool ats_sim_columns_action(const struct ats_sim_setting *setting,
     shape.n_used = n_columns;
     shape.n_distinct = n_columns;
     const double read = shape.kind == ATS_COST_EXPERTS ? shape.weight_bytes * n_columns : 0;
-    return make_action(setting, &shape, read, side, action);
+    return make_action(setting, op, &shape, read, side, action);
 }
 
 /* The rows of the mask are those of the longest cache: layers with a window have one of their

@@ -7,6 +7,9 @@
 #include "plan/side.h"
 #include "sim/policy.h"
 
+/* ggml's name of the type of the weight that an operator computes with; NULL if there is none. */
+const char *ats_sim_op_type(const struct ats_model *model, const struct ats_model_op *op);
+
 /* False if it takes no time: views, and what computes nothing in this pass. */
 bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
                        const struct ats_model_op *op, const struct ats_model_pass *pass,

@@ -2,7 +2,7 @@
 
 #include "base/parse.h"
 #include "plan/placement.h"
-#include "sim/ats.h"
+#include "sim/decide.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -38,8 +38,11 @@ void ats_sim_placement_free(struct ats_sim_placement *p)
     *p = (struct ats_sim_placement){0};
 }
 
-static uint64_t estimate_compute(const struct ats_sim_setting *s, const struct ats_sim_placement *p)
+uint64_t ats_sim_compute_bytes(const struct ats_sim_setting *s, const struct ats_sim_placement *p)
 {
+    if (s->compute_bytes > 0) {
+        return s->compute_bytes;
+    }
     const struct ats_model *m = s->model;
     uint64_t logits = 0;
     uint64_t moved = 0;
@@ -78,8 +81,7 @@ uint64_t ats_sim_placement_bytes(const struct ats_sim_setting *s, const struct a
     if (bytes == 0) {
         return 0;
     }
-    return bytes + p->staging_bytes +
-           (s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p));
+    return bytes + p->staging_bytes + ats_sim_compute_bytes(s, p);
 }
 
 static void clear(const struct ats_sim_setting *s, struct ats_sim_placement *p)
@@ -296,93 +298,27 @@ bool ats_sim_place_fit(const struct ats_sim_setting *s, const char *argument,
 
 /* ---- ATS ---- */
 
-/* The units of plan/placement.h: every tensor that a unit reads, and state under the names that
- * llama.cpp gives it. */
-struct listing {
-    struct ats_unit *units;
-    size_t *tensor; /* of the model, or n_tensors + unit for state */
-    char (*names)[32];
-    size_t n;
-};
-
-static void listing_free(struct listing *l)
-{
-    free(l->units);
-    free(l->tensor);
-    free(l->names);
-}
-
-static bool listing_make(const struct ats_sim_setting *s, const struct ats_sim_placement *p,
-                         struct listing *l)
-{
-    const struct ats_model *m = s->model;
-    const size_t most = m->n_weights + m->n_units;
-    *l = (struct listing){calloc(most, sizeof(l->units[0])), calloc(most, sizeof(size_t)),
-                          calloc(m->n_units, sizeof(l->names[0])), 0};
-    if (l->units == NULL || l->tensor == NULL || l->names == NULL) {
-        listing_free(l);
-        return false;
-    }
-    for (size_t i = 0; i < m->n_units; i++) {
-        const struct ats_model_unit *u = &m->units[i];
-        for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
-            const int32_t t = m->weights[u->first_weight + w];
-            l->tensor[l->n] = (size_t)t;
-            l->units[l->n++] = (struct ats_unit){
-                .name = m->tensors[t].name,
-                .bytes = m->tensors[t].bytes,
-                .kind = ATS_UNIT_WEIGHT,
-                .is_vector = m->tensors[t].ne[1] == 1,
-                .accel_can = !p->sliced[t],
-                .host_can = true,
-            };
-        }
-        const uint64_t state = ats_model_state_bytes(u, s->n_ctx, s->ubatch);
-        if (state > 0) {
-            snprintf(l->names[i], sizeof l->names[i], "cache_%s_l%d",
-                     u->recurrent_bytes > 0 ? "s" : "k", u->layer);
-            l->tensor[l->n] = m->n_tensors + i;
-            l->units[l->n++] = (struct ats_unit){.name = l->names[i],
-                                                 .bytes = state,
-                                                 .kind = ATS_UNIT_STATE,
-                                                 .accel_can = true,
-                                                 .host_can = true};
-        }
-    }
-    return true;
-}
-
 static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule *rule,
                           struct ats_sim_placement *p, struct ats_error *err)
 {
-    struct listing l;
-    clear(s, p);
-    p->fixed = true;
-    if (!listing_make(s, p, &l)) {
+    struct ats_sim_listing l;
+    if (!ats_sim_listing_make(s, &l)) {
         return ats_fail(err, "out of memory for a placement");
     }
+    const uint64_t budget = ats_sim_reserve(s, p);
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));
-    const uint64_t compute = s->compute_bytes > 0 ? s->compute_bytes : estimate_compute(s, p);
-    p->staging_bytes = ats_sim_staging_bytes(s, compute);
-    const uint64_t taken = compute + p->staging_bytes;
-    const uint64_t budget = s->vram_bytes > taken ? s->vram_bytes - taken : 0;
-    if (where == NULL) {
-        listing_free(&l);
-        return ats_fail(err, "out of memory for a placement");
-    }
-    const bool good = ats_place(l.units, l.n, (size_t)budget, rule, where, err);
-    for (size_t i = 0; good && i < l.n; i++) {
-        const bool in_vram = where[i] != ATS_WHERE_HOST;
-        if (l.tensor[i] < s->model->n_tensors) {
-            p->tensor[l.tensor[i]] = in_vram;
-            p->on_both[l.tensor[i]] = where[i] == ATS_WHERE_BOTH;
-        } else {
-            p->unit_state[l.tensor[i] - s->model->n_tensors] = in_vram;
+    bool good = where != NULL || ats_fail(err, "out of memory for a placement");
+    for (size_t i = 0; i < l.n; i++) { /* single experts of these come later */
+        if (l.source[i] < s->model->n_tensors && p->sliced[l.source[i]]) {
+            l.units[i].accel_can = false;
         }
     }
-    p->used_bytes = good ? ats_sim_placement_bytes(s, p) : 0;
+    good = good && ats_place(l.units, l.n, (size_t)budget, rule, where, err);
+    if (good) {
+        ats_sim_listing_apply(s, &l, where, p);
+    }
     free(where);
-    listing_free(&l);
+    ats_sim_listing_free(&l);
     return good;
 }
 
@@ -392,6 +328,14 @@ bool ats_sim_place_fill(const struct ats_sim_setting *s, const char *argument,
     (void)argument;
     const struct ats_rule rule = {.kind = ATS_RULE_FILL};
     return place_by_rule(s, &rule, p, err);
+}
+
+bool ats_sim_place_solved(const struct ats_sim_setting *s, const char *argument,
+                          struct ats_sim_placement *p, struct ats_error *err)
+{
+    (void)argument;
+    const struct ats_workload workload = ats_workload_default();
+    return ats_decide(s, &workload, ATS_BUDGET_OF_SETTING, p, NULL, err);
 }
 
 bool ats_sim_place_plan(const struct ats_sim_setting *s, const char *argument,

@@ -34,6 +34,10 @@ bool ats_sim_place_fit(const struct ats_sim_setting *setting, const char *argume
 bool ats_sim_place_fill(const struct ats_sim_setting *setting, const char *argument,
                         struct ats_sim_placement *placement, struct ats_error *err);
 
+/* What ats_decide (sim/decide.h) chooses for the default workload. */
+bool ats_sim_place_solved(const struct ats_sim_setting *setting, const char *argument,
+                          struct ats_sim_placement *placement, struct ats_error *err);
+
 /* A plan file, as ATS_PLAN_OUT writes it. */
 bool ats_sim_place_plan(const struct ats_sim_setting *setting, const char *argument,
                         struct ats_sim_placement *placement, struct ats_error *err);

@@ -20,6 +20,8 @@ static const struct ats_sim_policy policies[] = {
      ats_sim_schedule_in_order, NULL},
     {"ats-async", "ATS, weights copied ahead (ATS_EXPERTS=whole)", ats_sim_place_fill,
      ats_sim_schedule_ahead, NULL},
+    {"ats-solved", "ATS with the placement that is predicted to be the fastest",
+     ats_sim_place_solved, ats_sim_schedule_ahead, NULL},
     {"ats-experts", "ATS, the same with experts by slice (its default)", ats_sim_place_slices,
      ats_sim_schedule_ahead, ats_sim_forget_slices},
     {"plan=", "ATS with a plan file", ats_sim_place_plan, ats_sim_schedule_ahead, NULL},
@@ -58,7 +60,7 @@ const struct ats_sim_policy *ats_sim_policy_find(const char *text, const char **
     }
     ats_fail(err,
              "unknown policy '%s'; known are cpu, ngl=N, layers, n-cpu-moe=N, moe, fit, "
-             "ats-placement, ats-async, ats-experts, plan=FILE",
+             "ats-placement, ats-async, ats-solved, ats-experts, plan=FILE",
              text);
     return NULL;
 }

@@ -73,10 +73,14 @@ bool ats_sim_placement_init(const struct ats_sim_setting *setting,
                             struct ats_sim_placement *placement);
 void ats_sim_placement_free(struct ats_sim_placement *placement);
 
-/* Bytes that a placement takes: its weights and state, compute buffers, staging memory. The compute
- * buffer of llama.cpp and of ATS holds the logits of a whole ubatch beside what they are made from,
- * or the widest activations and, for llama.cpp, one weight brought over, whichever is larger: an
- * estimate, replaced by setting->compute_bytes. Nothing is needed if nothing runs on the GPU. */
+/* Bytes of compute buffers. Those of llama.cpp and of ATS hold the logits of a whole ubatch beside
+ * what they are made from, or the widest activations and, for llama.cpp, one weight brought over,
+ * whichever is larger: an estimate, replaced by setting->compute_bytes. */
+uint64_t ats_sim_compute_bytes(const struct ats_sim_setting *setting,
+                               const struct ats_sim_placement *placement);
+
+/* Bytes that a placement takes: its weights and state, compute buffers, staging memory. Nothing is
+ * needed if nothing runs on the GPU. */
 uint64_t ats_sim_placement_bytes(const struct ats_sim_setting *setting,
                                  const struct ats_sim_placement *placement);
 

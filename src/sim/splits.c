@@ -263,9 +263,10 @@ static void fetch_state(struct emitter *e, const struct ats_model_unit *u)
     copy(e, written, ATS_TO_HOST, false); /* F32 of half of it */
     copy(e, written, ATS_TO_HOST, false);
     const struct ats_op_shape shape = {.kind = ATS_COST_BYTES, .io_bytes = 3 * written};
-    add(e, (struct ats_sim_action){.kind = ATS_SIM_CPU,
-                                   .us = ats_cost_op_us(&e->setting->machine->cpu, &shape),
-                                   .bytes = 3 * written});
+    add(e, (struct ats_sim_action){
+               .kind = ATS_SIM_CPU,
+               .us = ats_sim_machine_op_us(e->setting->machine, ATS_HOST, NULL, &shape),
+               .bytes = 3 * written});
     begin_split(e, ATS_ACCEL);
     const double read = (double)ats_model_cache_rows(u, e->pass) * (double)u->kv_bytes_per_token;
     copy(e, read / 2, ATS_TO_DEVICE, true);

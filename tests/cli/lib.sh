@@ -14,7 +14,7 @@ failures=0
 
 # What a user may have set must not decide a test.
 unset ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLACEMENT ATS_PROMOTE ATS_TRANSFER ATS_PLAN_OUT ATS_STATS
-unset GGML_BACKEND_PATH GGML_CUDA_REGISTER_HOST
+unset ATS_TRACE ATS_TRACE_MEMORY ATS_TRACE_CHECK GGML_BACKEND_PATH GGML_CUDA_REGISTER_HOST
 unset LLAMA_ARG_DEVICE
 
 for need in "$ats" "${ATS_LLAMA_BIN:?must name the folder of llama-completion}" \

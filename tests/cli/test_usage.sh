@@ -11,7 +11,7 @@ for text in run serve bench devices synth ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLA
 done
 [ -z "$err" ] || problem "$command_text" "wrote to stderr: $err"
 
-for command in run serve bench devices synth; do
+for command in run serve bench trace devices synth profile; do
     for flag in --help -h; do
         try "$ats" "$command" "$flag"
         expect_rc 0

@@ -12,8 +12,10 @@
 #include "emu/inject.h"
 #include "emu/profile.h"
 #include "plan/placement.h"
+#include "profile/predict.h"
 #include "unit/seed.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
@@ -248,6 +250,86 @@ static void test_device_profiles(void **state)
     assert_in_range(accepted, ROUNDS / 20, ROUNDS - ROUNDS / 20);
 }
 
+/* ---- machine profiles ---- */
+
+/* As small as a profile can be. */
+static const char machine_profile[] =
+    "{\"format\": \"ats-profile-1\", \"created\": \"now\", \"quick\": true,\n"
+    "\"identity\": {\"cpu\": \"a\", \"host_memory_bytes\": 8, \"device\": \"b\",\n"
+    " \"description\": \"c\", \"device_memory_bytes\": 9, \"driver\": \"d\", \"ggml\": \"e\",\n"
+    " \"threads\": 2},\n"
+    "\"host\": {\"cores\": 2, \"hardware_threads\": 2, \"cache_bytes\": 0, \"cpus\": \"0-1\",\n"
+    " \"best_threads\": 2, \"by_threads\": [{\"threads\": 2, \"read_gbps\": 9, \"matvec_gbps\": "
+    "7}]},\n"
+    "\"device\": {\"free_bytes\": 9, \"host_launch_us\": 1, \"launch_us\": 2},\n"
+    "\"split\": {\"round_trip_us\": 30, \"broken_fusion_us\": 4}, \"copies\": [\n"
+    " {\"direction\": \"to_device\", \"memory\": \"pinned\", \"points\": [[4096, 9]]},\n"
+    " {\"direction\": \"to_device\", \"memory\": \"pageable\", \"points\": [[4096, 9]]},\n"
+    " {\"direction\": \"to_host\", \"memory\": \"pinned\", \"points\": [[4096, 9], [5000, 10]]},\n"
+    " {\"direction\": \"to_host\", \"memory\": \"pageable\", \"points\": [[4096, 9]]}],\n"
+    "\"operators\": [\n"
+    " {\"side\": \"host\", \"kind\": \"matmul\", \"type\": \"q4_K\", \"m\": 9, \"k\": 256,\n"
+    "  \"bytes\": 1296, \"points\": [[1, 5], [9, 20]]},\n"
+    " {\"side\": \"host\", \"kind\": \"bytes\", \"type\": \"add\", \"points\": [[1000, 5]]},\n"
+    " {\"side\": \"accelerator\", \"kind\": \"matmul\", \"type\": \"f16\", \"m\": 9, \"k\": 256,\n"
+    "  \"bytes\": 4608, \"points\": [[1, 5]]},\n"
+    " {\"side\": \"accelerator\", \"kind\": \"bytes\", \"type\": \"add\", \"points\": [[1000, "
+    "5]]},\n"
+    " {\"side\": \"accelerator\", \"kind\": \"experts\", \"type\": \"q4_K\", \"m\": 9, \"k\": "
+    "256,\n"
+    "  \"experts\": 8, \"used\": 2, \"bytes\": 1296, \"points\": [[1, 5, 2]]},\n"
+    " {\"side\": \"host\", \"kind\": \"attention\", \"type\": \"f16\", \"m\": 9, \"k\": 64,\n"
+    "  \"heads\": 4, \"bytes\": 9216, \"points\": [[1, 5]]}]}\n";
+
+/* Whatever was accepted predicts finite times. */
+static void use_profile(const struct ats_profile *profile)
+{
+    static const enum ats_cost_kind kinds[] = {ATS_COST_MATMUL, ATS_COST_EXPERTS,
+                                               ATS_COST_ATTENTION, ATS_COST_BYTES};
+    for (size_t i = 0; i < 8; i++) {
+        const struct ats_op_shape shape = {.kind = kinds[i % 4],
+                                           .family = ATS_FAMILY_Q4,
+                                           .m = 5000,
+                                           .k = 512,
+                                           .n = 300,
+                                           .batch = 3,
+                                           .n_experts = 16,
+                                           .n_used = 4,
+                                           .weight_bytes = 1e6,
+                                           .io_bytes = 1e6};
+        const double us = ats_profile_op_us(profile, (enum ats_side)(i / 4), "q6_K", &shape);
+        assert_true(isfinite(us) && us >= 0);
+        assert_true(isfinite(ats_profile_copy_us(profile, 1e8, i % 2 == 0, i / 4 == 0)));
+    }
+    struct ats_device_rates device;
+    struct ats_device_rates cpu;
+    ats_profile_rates(profile, &device, &cpu);
+    assert_true(isfinite(device.h2d_gbps) && device.h2d_gbps > 0);
+    assert_true(isfinite(cpu.vram_gbps[ATS_FAMILY_Q4]) && cpu.vram_gbps[ATS_FAMILY_Q4] > 0);
+}
+
+static void test_machine_profiles(void **state)
+{
+    (void)state;
+    size_t accepted = 0;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        struct ats_rng rng = test_rng(300000 + round);
+        struct text t = text_of(machine_profile);
+        mutate(&t, &rng);
+        write_file(&t);
+        struct ats_profile profile;
+        struct ats_error err = {{0}};
+        if (ats_profile_read(path, &profile, &err)) {
+            use_profile(&profile);
+            ats_profile_free(&profile);
+            accepted++;
+        } else {
+            assert_non_null(strstr(err.text, path));
+        }
+    }
+    assert_in_range(accepted, ROUNDS / 20, ROUNDS - ROUNDS / 20);
+}
+
 /* ---- short values ---- */
 
 static void test_short_values(void **state)
@@ -299,6 +381,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_plan_files, make_file, remove_file),
         cmocka_unit_test_setup_teardown(test_device_profiles, make_file, remove_file),
+        cmocka_unit_test_setup_teardown(test_machine_profiles, make_file, remove_file),
         cmocka_unit_test(test_short_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

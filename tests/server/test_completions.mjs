@@ -1,22 +1,26 @@
 // llama-server with four slots, streaming, on ATS0: every greedy completion equals the CPU's,
 // token for token and in the log probabilities of the two best, whatever the placement.
-// Usage: test_completions.mjs ARCHITECTURE
+// Usage: test_completions.mjs ARCHITECTURE; "demo" takes the model that the project ships, the
+// others have random weights.
 
 import { checkEqual, check, run } from "./lib/check.mjs";
-import { complete, completeInTurn, completeTogether, greedy, prompts, slots, text } from "./lib/completion.mjs";
+import { complete, completeInTurn, completeTogether, greedy, promptsUpTo, slots, text } from "./lib/completion.mjs";
 import { startBoth, stopAll } from "./lib/server.mjs";
-import { synth } from "./lib/setting.mjs";
+import { shippedModel, synth } from "./lib/setting.mjs";
 import { checkBothSides } from "./lib/stats.mjs";
 
 const arch = process.argv[2] ?? "llama";
+const shipped = arch === "demo";
+const prompts = promptsUpTo(shipped ? 300 : 650);
+const contextTokens = slots * (shipped ? 512 : 2048);
 const count = (results) => results.reduce((sum, r) => sum + r.tokens.length, 0);
 const reused = (results) => results.map((r) => r.reused);
 
 await run(
     240,
     async () => {
-        const model = synth("model.gguf", "--arch", arch);
-        const { cpu, ats } = await startBoth(arch, ["-m", model, "-np", String(slots), "-c", "8192"]);
+        const model = shipped ? shippedModel : synth("model.gguf", "--arch", arch);
+        const { cpu, ats } = await startBoth(arch, ["-m", model, "-np", String(slots), "-c", String(contextTokens)]);
 
         const same = async (what, complete, requests) => {
             const expected = await complete(cpu, requests);

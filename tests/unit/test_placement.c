@@ -494,10 +494,16 @@ static void test_another_model(void **state)
     assert_non_null(strstr(err.text, path));
     assert_non_null(strstr(err.text, "blk.0.other"));
     assert_non_null(strstr(err.text, "another model"));
-    const struct ats_unit resized = W("a", 11);
-    assert_false(ats_place(&resized, 1, 100, &rule, where, &err));
+    const struct ats_unit smaller = W("a", 9);
+    assert_false(ats_place(&smaller, 1, 100, &rule, where, &err));
     assert_non_null(strstr(err.text, "10 bytes"));
-    assert_non_null(strstr(err.text, "11 here"));
+    assert_non_null(strstr(err.text, "9 here"));
+    /* an accelerator may pad it */
+    const struct ats_unit padded = W("a", 10 + 255);
+    assert_true(ats_place(&padded, 1, 1000, &rule, where, &err));
+    assert_int_equal(where[0], ATS_WHERE_VRAM);
+    const struct ats_unit larger = W("a", 10 + 256);
+    assert_false(ats_place(&larger, 1, 1000, &rule, where, &err));
     ats_placement_table_free(&table);
 }
 

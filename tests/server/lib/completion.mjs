@@ -21,8 +21,10 @@ export function text(wordCount, seed) {
     return picked.join(" ");
 }
 
-// One token, a line, more than a batch of 32, more than a ubatch of 512.
-export const prompts = [text(1, 1), text(12, 2), text(110, 3), text(650, 4)];
+// One token, a line, more than a batch of 32, more than a ubatch of 512 unless the model's context
+// is too short for that.
+export const promptsUpTo = (words) => [text(1, 1), text(12, 2), text(110, 3), text(words, 4)];
+export const prompts = promptsUpTo(650);
 
 // The end of text is no choice: every completion has the same length, so that slots which start
 // together stay together. Two candidates with their log probabilities come with each token.

@@ -68,6 +68,9 @@ export function atsEnvironment(stats) {
     });
 }
 
+// The trained model that the project ships; its context is 512 tokens.
+export const shippedModel = path.join(root, "models", "demo.gguf");
+
 // A folder of this test, removed when the process ends.
 export const work = mkdtempSync(path.join(tmpdir(), "ats-test-"));
 process.on("exit", () => rmSync(work, { recursive: true, force: true }));

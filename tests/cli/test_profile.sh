@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# `ats profile`: measuring on the emulated accelerator, keeping, showing, checking, mistakes.
+# shellcheck source=tests/cli/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+unset ATS_PROFILE ATS_EMU_FAIL
+export XDG_CACHE_HOME=$work/cache
+export ATS_EMULATE=emu-small
+
+# figure EXPRESSION: what a Python expression makes of the JSON on stdout, as `r`.
+figure() {
+    python3 -c 'import json, sys
+r = json.load(open(sys.argv[1]))
+print(eval(sys.argv[2]))' "$work/out" "$1"
+}
+
+expect_figure() { # EXPRESSION VALUE
+    local value
+    value=$(figure "$1")
+    [ "$value" = "$2" ] || problem "$command_text" "$1 is $value, expected $2"
+}
+
+kept() {
+    find "$XDG_CACHE_HOME" -type f 2>/dev/null | wc -l
+}
+
+# Measured, kept, shown again without measuring: the very same.
+try "$ats" profile --quick --json
+expect_rc 0
+expect_figure 'r["format"]' ats-profile-1
+expect_figure 'r["identity"]["device"]' EMU0
+expect_figure 'sorted({o["side"] for o in r["operators"]})' "['accelerator', 'host']"
+expect_figure 'all(p[1] > 0 for o in r["operators"] for p in o["points"])' True
+expect_figure 'len(r["copies"])' 4
+[ "$(kept)" -eq 1 ] || problem "$command_text" "$(kept) files kept, expected 1"
+cp "$work/out" "$work/first.json"
+cmp "$work/first.json" "$XDG_CACHE_HOME"/ats/profile-*-auto.json ||
+    problem "$command_text" "what is kept is not what is printed"
+try "$ats" profile --show --json
+expect_rc 0
+[ -z "$err" ] || problem "$command_text" "unexpected: $err"
+cmp "$work/first.json" "$work/out" || problem "$command_text" "not what was kept"
+try "$ats" profile --show
+expect_rc 0
+for text in "CPU " "EMU0" "Threads" "Copies" "round trip" "matmul" "Kept in $XDG_CACHE_HOME"; do
+    expect_in out "$text"
+done
+wide=$(grep -v '^Kept' "$work/out" | awk 'length > 80' | wc -l)
+[ "$wide" -eq 0 ] || problem "$command_text" "$wide lines of more than 80 columns"
+
+# The simulator takes it.
+try "$ats" simulate qwen3-14b --layers 4 --vram 512M --profile "$work/first.json" --policy layers \
+    --prompt 512 --decode 2 --json
+expect_rc 0
+expect_figure 'all(p["tokens_per_s"] > 0 for p in r["results"][0]["phases"])' True
+
+# Of another driver, or damaged: one line, and measured again.
+sed -i 's/"driver": "emulated emu-small"/"driver": "emulated other"/' "$XDG_CACHE_HOME"/ats/*.json
+try "$ats" profile --show --quick --json
+expect_rc 0
+expect_in err "the kept profile is of another driver, measuring again"
+expect_figure 'r["identity"]["driver"]' "emulated emu-small"
+# A model's own matrices are measured too.
+try "$ats" synth --arch qwen3moe --layers 2 --out "$work/model.gguf"
+expect_rc 0
+truncate -s 100 "$XDG_CACHE_HOME"/ats/profile-*.json
+try "$ats" profile --show --quick --model "$work/model.gguf" --json
+expect_rc 0
+expect_in err "the kept profile is damaged, measuring again"
+expect_figure 'r["format"]' ats-profile-1
+python3 - "$work/out" "$work/first.json" <<'PYTHON' || problem "--model" "no shape of the model was measured"
+import json, sys
+shapes = [{(o["kind"], o["type"], o.get("m"), o.get("k")) for o in json.load(open(f))["operators"]}
+          for f in sys.argv[1:]]
+sys.exit(not shapes[0] - shapes[1])
+PYTHON
+
+# A check prints every case and both sides; whether it passes is the machine's business.
+try "$ats" profile --check --quick --out "$work/first.json" --json
+[ "$rc" -le 1 ] || expect_rc 1
+expect_figure 'r["format"]' ats-profile-check-1
+expect_figure 'all(s["cases"] > 0 for s in r["sides"].values())' True
+expect_figure 'all(c["measured_us"] > 0 and c["predicted_us"] > 0 for c in r["cases"])' True
+[ "$rc" -eq 0 ] || expect_in err "off by"
+
+# What fails leaves nothing behind.
+rm -rf "$XDG_CACHE_HOME"
+for failure in alloc:1 loss:30; do
+    try env ATS_EMU_FAIL=$failure "$ats" profile --quick
+    expect_rc 1
+    expect_in err "EMU0"
+    [ ! -s "$work/out" ] || problem "$command_text" "unexpected output: $out"
+    [ "$(kept)" -eq 0 ] || problem "$command_text" "a file was left"
+done
+cp "$work/first.json" "$work/old.json"
+try env ATS_EMU_FAIL=compute:9 "$ats" profile --quick --out "$work/old.json"
+expect_rc 1
+cmp "$work/first.json" "$work/old.json" || problem "$command_text" "the old profile was touched"
+
+try "$ats" profile --device CUDA7
+expect_error 1 "no accelerator 'CUDA7'"
+try "$ats" profile --device CPU
+expect_error 1 "no accelerator 'CPU'"
+try "$ats" profile --threads 0
+expect_error 2 "--threads"
+try "$ats" profile --threads many
+expect_error 2 "--threads"
+try "$ats" profile --show --check
+expect_error 2 "--show and --check"
+try "$ats" profile extra
+expect_error 2 "unexpected argument"
+try "$ats" profile --model "$work/none.gguf"
+expect_error 1 "none.gguf"
+try "$ats" profile --quick --out /proc/none/profile.json
+expect_error 1 "/proc/none"
+try "$ats" simulate qwen3-14b --profile "$work/none.json"
+expect_error 1 "none.json"
+try "$ats" simulate qwen3-14b --profile "$work/first.json" --scale host
+expect_error 2 "--scale"
+folder=$(fake_llama_bin)
+try env -u ATS_EMULATE ATS_LLAMA_BIN="$folder" "$ats" profile
+expect_error 1 "no accelerator to measure"
+
+finish
