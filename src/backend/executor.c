@@ -214,7 +214,8 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         ats_fail(err, "a backend could not compute its part of the graph");
     }
     ats_promotions_keep(stream, plan, status == GGML_STATUS_SUCCESS);
-    ats_experts_keep(stream, status == GGML_STATUS_SUCCESS);
+    /* a pass that a program broke off leaves slots as they are */
+    ats_experts_keep(stream, status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ABORTED);
     if (!leave_final_state(stream->device, plan) && status == GGML_STATUS_SUCCESS) {
         ats_fail(err, "out of memory");
         status = GGML_STATUS_ALLOC_FAILED;
