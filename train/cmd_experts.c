@@ -263,11 +263,14 @@ static bool write_experts(const struct source *source, const struct options *o,
                             (int)block.gate->ne[1], (int)o->experts);
         }
     }
-    if (layers == 0 || floats > MAX_BYTES / sizeof(float)) {
-        return ats_fail(err,
-                        layers == 0 ? "%s has no feed-forward blocks that can be cut"
-                                    : "%s is too large for this",
-                        o->in);
+    const int64_t count = gguf_find_key(source->meta, "llama.block_count");
+    if (layers == 0 || count < 0 || gguf_get_kv_type(source->meta, count) != GGUF_TYPE_UINT32 ||
+        gguf_get_val_u32(source->meta, count) != (uint32_t)layers) {
+        return ats_fail(err, "%s: block %d has no gate, up and down matrices that can be cut",
+                        o->in, layers);
+    }
+    if (floats > MAX_BYTES / sizeof(float)) {
+        return ats_fail(err, "%s is too large for this", o->in);
     }
     struct gguf_out out;
     if (!gguf_out_begin(&out, 4 * (size_t)layers, floats * sizeof(float), err)) {
