@@ -20,8 +20,9 @@ import stock
 
 CONTEXT = 4352
 LEVELS = {
-    "placement": {"ATS_TRANSFER": "serial"},
-    "async": {"ATS_TRANSFER": "async"},
+    "placement": {"ATS_TRANSFER": "serial", "ATS_EXPERTS": "whole"},
+    "async": {"ATS_EXPERTS": "whole"},
+    "slices": {},  # models with experts: the default
 }
 # rounds end when all cells' samples agree this well, in percent, but not before so many
 AGREEMENT = 3.0
@@ -79,6 +80,10 @@ def decode_only(result):
     return dict(result, tests=[t for t in result["tests"] if t["phase"] == "decode"])
 
 
+def levels_of(m):
+    return [level for level in LEVELS if level != "slices" or m.experts]
+
+
 def run_system(system, m, drive, entry, ways, quick, round_number):
     """One sample of all cells of a system."""
     if system in LEVELS:
@@ -120,7 +125,7 @@ def measure_model(name, arguments, drive):
     rates = stock.sweep(drive, m, ways)
     chosen = stock.choose(rates, ways)
     entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates, "late": [],
-             "machine": m.describe(), "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
+             "machine": m.describe(), "systems": {s: [] for s in list(chosen) + levels_of(m)}}
     least = LEAST_ROUNDS_QUICK if arguments.quick else LEAST_ROUNDS
     for r in range(arguments.rounds):
         measure_round(m, drive, entry, ways, arguments.quick, r)

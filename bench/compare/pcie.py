@@ -24,6 +24,10 @@ def has_experts(model):
         return "experts" in json.load(f)
 
 
+def ats_policy(model):
+    return "ats-experts" if has_experts(model) else "ats-async"
+
+
 def simulate(program, model, policies, pinned):
     """{(link, policy, phase): tokens/s}; policies that do not apply are absent."""
     rates = {}
@@ -55,11 +59,11 @@ def main():
     for model in machine.MODELS:
         rivals = RIVALS if has_experts(model) else [r for r in RIVALS if r != "moe"]
         mapped = simulate(program, model, rivals, False)
-        pinned = simulate(program, model, rivals + ["ats-async"], True)
+        pinned = simulate(program, model, rivals + [ats_policy(model)], True)
         for phase in ("prefill", "decode"):
             cells = []
             for link in LINKS:
-                ats, of_bound = pinned[(link, "ats-async", phase)]
+                ats, of_bound = pinned[(link, ats_policy(model), phase)]
                 best = max(rates[key][0] for rates in (mapped, pinned) for key in rates
                            if key[0] == link and key[1] in RIVALS and key[2] == phase)
                 layers = mapped[(link, "layers", phase)][0]

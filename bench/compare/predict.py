@@ -23,7 +23,7 @@ import stock
 MOST_PERCENT = 10.0
 # a factor that is further off is of another measurement of this host's CPU
 SAME_FACTOR = 0.01
-ATS_POLICIES = {"placement": "ats-placement", "async": "ats-async"}
+ATS_POLICIES = {"placement": "ats-placement", "async": "ats-async", "slices": "ats-experts"}
 
 
 def parse_arguments():

@@ -13,8 +13,10 @@ import statistics
 import driver
 
 SERIES = [("layers", "llama.cpp by layers"), ("best", "llama.cpp at its best"),
-          ("placement", "ATS, placement"), ("async", "ATS, + asynchronous")]
-COLOURS = {"layers": "#b8b8b8", "best": "#6f7d8c", "placement": "#7fb2e5", "async": "#1f6fc0"}
+          ("placement", "ATS, placement"), ("async", "ATS, + asynchronous"),
+          ("slices", "ATS, + experts by slice")]
+COLOURS = {"layers": "#b8b8b8", "best": "#6f7d8c", "placement": "#a9cdf0", "async": "#4a90d9",
+           "slices": "#174f8c"}
 
 
 def spread(values):
@@ -54,7 +56,7 @@ def figures(tests):
     return cell
 
 
-# placement and async do the same work in decode
+# placement and async do the same work in decode, but for dense weights that cross beside the CPU
 MOST_EQUAL_DIFFERENCE = 0.05
 
 
@@ -62,7 +64,8 @@ def noise_note(cells):
     """A line on the decode cells whose equal levels differ, or None."""
     differences = [abs(c["systems"]["placement"]["tokens_per_s"] /
                        c["systems"]["async"]["tokens_per_s"] - 1) for c in cells
-                   if c["phase"].startswith("tg") and {"placement", "async"} <= set(c["systems"])]
+                   if c["phase"].startswith("tg") and
+                   {"placement", "async", "slices"} <= set(c["systems"])]
     many = [d for d in differences if d > MOST_EQUAL_DIFFERENCE]
     if not many:
         return None
@@ -110,10 +113,10 @@ def ratio(cell, system, rival):
 
 def table(cells, emulated):
     """At most 80 columns."""
-    lines = [f"{'':<19}{'llama.cpp tokens/s':>19}{'ATS tokens/s':>19}{'ratio to':>14}"
+    lines = [f"{'':<16}{'llama.cpp tokens/s':>18}{'ATS tokens/s':>27}{'ratio to':>14}"
              f"{'+-%':>5}",
-             f"{'':<19}{'layers':>9}{'best':>10}{'placed':>9}{'async':>10}{'layers':>8}"
-             f"{'best':>6}{'':>5}"]
+             f"{'':<16}{'layers':>9}{'best':>9}{'placed':>9}{'async':>9}{'slices':>9}"
+             f"{'layers':>8}{'best':>6}{'':>5}"]
     model = None
     for cell in cells:
         if cell["model"] != model:
@@ -126,8 +129,8 @@ def table(cells, emulated):
         top = ats_of(cell)
         ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]
         most = max(f["spread_percent"] for f in systems.values())
-        lines.append(f"  {cell['phase']:<17}{texts[0]:>9}{texts[1]:>10}{texts[2]:>9}"
-                     f"{texts[3]:>10}{ratios[0]:>8}{ratios[1]:>6}{most:>5.1f}")
+        lines.append(f"  {cell['phase']:<14}" + "".join(f"{t:>9}" for t in texts) +
+                     f"{ratios[0]:>8}{ratios[1]:>6}{most:>5.1f}")
     for kind, name in (("pp", "prefill"), ("tg", "decode")):
         chosen = [c for c in cells if c["phase"].startswith(kind) and ats_of(c)]
         if not chosen:
@@ -135,7 +138,7 @@ def table(cells, emulated):
         means = [geometric_mean([ratio(c, ats_of(c), r) for c in chosen])
                  for r in ("layers", "best")]
         worst = min(chosen, key=lambda c: ratio(c, ats_of(c), "best"))
-        lines.append(f"{'geometric mean, ' + name:<57}{means[0]:>8.2f}{means[1]:>6.2f}")
+        lines.append(f"{'geometric mean, ' + name:<61}{means[0]:>8.2f}{means[1]:>6.2f}")
         lines.append(f"  worst: {worst['model']} {worst['phase']}, "
                      f"{ratio(worst, ats_of(worst), 'best'):.2f} of llama.cpp at its best "
                      f"({worst['systems']['best']['way']})")
@@ -149,8 +152,8 @@ def table(cells, emulated):
 
 def markdown(cells, results):
     lines = ["| model | cell | llama.cpp by layers | at its best | ATS placement | ATS async | "
-             "to layers | to best | device busy | link busy | link GB/s | splits | syncs |",
-             "| --- | --- " + "| ---: " * 11 + "|"]
+             "ATS slices | to layers | to best | device busy | link busy | link GB/s | splits | syncs |",
+             "| --- | --- " + "| ---: " * 12 + "|"]
     for cell in cells:
         systems = cell["systems"]
         top = ats_of(cell)
@@ -167,7 +170,7 @@ def markdown(cells, results):
                    ("device_splits", "synchronizations")]
         ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]
         lines.append(f"| {cell['model']} | {cell['phase']} | {text('layers')} | {best} | "
-                     f"{text('placement')} | {text('async')} | " + " | ".join(ratios + extras) +
+                     f"{text('placement')} | {text('async')} | {text('slices')} | " + " | ".join(ratios + extras) +
                      " |")
     lines.append("")
     kind = "Emulated" if results["emulated"] else "Measured on"
