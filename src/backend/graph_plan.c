@@ -419,7 +419,11 @@ static bool settle(struct builder *b)
         }
         without_accel = !ok || attempt + 1 >= ATTEMPTS;
     }
-    b->err->text[0] = '\0'; /* what failed in an attempt that was taken back */
+    if (b->err->text[0] != '\0') { /* an attempt that was taken back */
+        ats_log_warn("%s: %s; planned again with less on the accelerator\n", b->device->name,
+                     b->err->text);
+        b->err->text[0] = '\0';
+    }
     return ats_schedule_build(&b->description.graph, b->sides, &b->schedule) ||
            ats_fail(b->err, "out of memory");
 }

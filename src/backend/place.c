@@ -314,6 +314,20 @@ static void write_plan(const struct ats_device *device)
     batch_free(&batch);
 }
 
+/* A plan is followed as far as the budget goes. */
+static void warn_of_shortfall(const struct ats_device *device, const struct batch *batch)
+{
+    size_t bytes = 0;
+    const size_t n =
+        ats_place_shortfall(batch->units, batch->n, &device->config->rule, batch->where, &bytes);
+    if (n > 0) {
+        ats_log_warn(
+            "%s: the plan %s does not fit the budget: %zu tensors of %zu bytes that it has "
+            "in VRAM stay in host memory; make one for this budget (`ats plan --vram`)\n",
+            device->name, device->config->rule.table->source, n, bytes);
+    }
+}
+
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
                    bool use_accel, struct ats_error *err)
 {
@@ -333,6 +347,9 @@ bool ats_place_new(struct ats_stream *stream, const struct ats_description *desc
         }
         ok = ats_place(batch.units, batch.n, ats_device_vram_left(device), &device->config->rule,
                        batch.where, err);
+        if (ok) {
+            warn_of_shortfall(device, &batch);
+        }
         for (size_t i = 0; ok && i < batch.n;) {
             i = take_run(device, &batch, i, run);
         }

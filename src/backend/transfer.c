@@ -93,7 +93,8 @@ bool ats_device_can_pin(const struct ats_device *device)
 }
 
 /* Adds the run of host weights that starts at records[first] to the list; returns the index behind
- * it. Neighbours whose pages meet are one run, because a page can be locked once. */
+ * it. Neighbours whose pages meet are one run, whatever small lies between them, because a page can
+ * be locked once. */
 static size_t add_run(struct ats_buffer *buffer, size_t first, size_t page)
 {
     const uintptr_t low = (uintptr_t)buffer->base;
@@ -101,10 +102,13 @@ static size_t add_run(struct ats_buffer *buffer, size_t first, size_t page)
     uintptr_t begin = (low + buffer->records[first]->begin) / page * page;
     uintptr_t end = 0;
     size_t i = first;
-    for (; i < buffer->n_records && ats_record_is_host_weight(buffer->records[i]); i++) {
+    for (; i < buffer->n_records; i++) {
         const struct ats_record *record = buffer->records[i];
         if (end != 0 && low + record->begin > end) {
             break;
+        }
+        if (!ats_record_is_host_weight(record)) {
+            continue; /* the next one may begin on the same page */
         }
         end = (low + record->begin + record->bytes + page - 1) / page * page;
     }
@@ -126,9 +130,11 @@ static void lock_runs(struct ats_buffer *buffer, register_host_buffer_t pin)
     struct ats_device *device = buffer->device;
     if (n < buffer->n_pins && !device->told_pageable) {
         device->told_pageable = true;
-        ats_log_warn("%s: %s does not page-lock weights in host memory, so copies of them are "
-                     "slower and keep a CPU thread busy (CUDA wants GGML_CUDA_REGISTER_HOST=1)\n",
-                     device->name, ggml_backend_dev_name(device->accel));
+        ats_log_warn("%s: %s does not page-lock %zu of %zu stretches of weights in host memory, so "
+                     "copies of them are slower and keep a CPU thread busy (CUDA wants "
+                     "GGML_CUDA_REGISTER_HOST=1; see also ulimit -l)\n",
+                     device->name, ggml_backend_dev_name(device->accel), buffer->n_pins - n,
+                     buffer->n_pins);
     }
     buffer->n_pins = n;
 }

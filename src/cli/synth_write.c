@@ -212,10 +212,17 @@ bool synth_write(const struct synth_model *model, const char *path, struct ats_e
     if (!add_tensors(model, err)) {
         return false;
     }
+    struct stat status;
+    const bool exists = stat(path, &status) == 0;
+    if (exists && !S_ISREG(status.st_mode)) {
+        return ats_fail(err, "cannot write %s: it is no regular file", path);
+    }
+    char *target = exists ? realpath(path, NULL) : NULL; /* a link stays one */
     watch_signals();
-    char *temporary = cli_format("%s.tmp-XXXXXX", path);
-    bool ok = write_and_rename(model, path, temporary, err);
+    char *temporary = cli_format("%s.tmp-XXXXXX", target != NULL ? target : path);
+    bool ok = write_and_rename(model, target != NULL ? target : path, temporary, err);
     free(temporary);
+    free(target);
     return ok;
 }
 

@@ -410,12 +410,13 @@ static int read_and_show(const char *who, const char *recording, const struct op
 static int run_and_show(const char *who, char **words, int n_words, const struct options *o)
 {
     struct ats_error err = {{0}};
-    char *temporary = cli_format("%s.%ld.rec", o->out, (long)getpid());
+    /* a recording of an earlier run is not taken for this one's */
+    char *temporary =
+        cli_format("%s.%ld.rec", o->recording != NULL ? o->recording : o->out, (long)getpid());
     /* the command may change its folder */
-    char *folder = o->recording == NULL && temporary[0] != '/' ? realpath(".", NULL) : NULL;
-    char *recording = o->recording != NULL ? cli_format("%s", o->recording)
-                      : folder != NULL     ? cli_format("%s/%s", folder, temporary)
-                                           : cli_format("%s", temporary);
+    char *folder = temporary[0] != '/' ? realpath(".", NULL) : NULL;
+    char *recording =
+        folder != NULL ? cli_format("%s/%s", folder, temporary) : cli_format("%s", temporary);
     int result = CLI_FAILED;
     const int code = run_command(words, n_words, o, recording, &err);
     if (code < 0) {
@@ -430,6 +431,10 @@ static int run_and_show(const char *who, char **words, int n_words, const struct
     }
     if (o->recording == NULL) {
         unlink(recording);
+    } else if (access(recording, F_OK) == 0 && rename(recording, o->recording) != 0) {
+        fprintf(stderr, "%s: cannot rename %s to %s: %s\n", who, recording, o->recording,
+                strerror(errno));
+        result = CLI_FAILED;
     }
     free(recording);
     free(folder);

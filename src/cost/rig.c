@@ -363,7 +363,13 @@ static void own_directory(char *path, size_t size)
     static const char marker = 0;
     Dl_info info;
     const char *name = dladdr(&marker, &info) != 0 ? info.dli_fname : NULL;
-    const char *slash = name == NULL ? NULL : strrchr(name, '/');
+    char program[PATH_MAX];
+    if (name == NULL || strchr(name, '/') == NULL) { /* a program, as it was called */
+        const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+        program[length > 0 ? length : 0] = '\0';
+        name = program;
+    }
+    const char *slash = strrchr(name, '/');
     if (slash == NULL) {
         snprintf(path, size, ".");
     } else {
@@ -398,6 +404,7 @@ bool ats_rig_find(const char *name, char *path, size_t size, struct ats_error *e
     own_directory(own, sizeof(own));
     if (try_folder(from_environment, "", name, path, size) ||
         try_folder(own, "/../share/ats/rigs", name, path, size) ||
+        try_folder(own, "/../../share/ats/rigs", name, path, size) || /* of libexec/ats */
         try_folder(own, "/../rigs", name, path, size) ||
         try_folder(built_in, "", name, path, size)) {
         return true;

@@ -50,7 +50,7 @@ double ats_rig_value(const struct ats_rig *rig, int figure);
 
 /* The path of a rig by name or path: a name with a slash or ending in ".json"
  * is a path; otherwise NAME.json in $ATS_RIGS, beside this program or library
- * (../share/ats/rigs, ../rigs) and in the folder set at compile time. */
+ * (../share/ats/rigs, the same from libexec/ats, ../rigs) and in the folder set at compile time. */
 bool ats_rig_find(const char *name, char *path, size_t size, struct ats_error *err);
 
 /* Reads a file. Anything unknown, missing, mistyped or out of range is an error

@@ -222,8 +222,9 @@ static const struct ats_placement_entry *find_entry(const struct ats_placement_t
     return found;
 }
 
-/* Whether a weight of `bytes` in a plan can be one that takes `in_vram` here. Plans of `ats plan` state
- * a tensor's own bytes; accelerators pad rows (ggml-cuda: to 512 elements) and align sizes. */
+/* Whether a weight of `bytes` in a plan can be one that takes `in_vram` here. Plans of `ats plan`
+ * state a tensor's own bytes; accelerators pad rows (ggml-cuda: to 512 elements) and align sizes.
+ */
 static bool is_same_size(size_t bytes, size_t in_vram)
 {
     enum { LARGE = 64 << 10, ROW_PADDING = 4 << 10, ALIGNMENT = 256 };
@@ -288,6 +289,21 @@ bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const stru
         return place_by_table(&f, rule->table, err);
     }
     return ats_fail(err, "unknown placement rule %d", (int)rule->kind);
+}
+
+size_t ats_place_shortfall(const struct ats_unit *units, size_t n, const struct ats_rule *rule,
+                           const enum ats_where *where, size_t *bytes)
+{
+    size_t n_short = 0;
+    *bytes = 0;
+    for (size_t i = 0; rule->kind == ATS_RULE_TABLE && i < n; i++) {
+        const struct ats_placement_entry *entry = find_entry(rule->table, &units[i]);
+        if (entry != NULL && entry->where != ATS_WHERE_HOST && where[i] == ATS_WHERE_HOST) {
+            n_short++;
+            *bytes += units[i].bytes;
+        }
+    }
+    return n_short;
 }
 
 bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *err)

@@ -88,6 +88,11 @@ struct ats_rule {
 bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const struct ats_rule *rule,
                enum ats_where *where, struct ats_error *err);
 
+/* How many units a plan file wants in VRAM that `where` leaves in host memory, because they did not
+ * fit; *bytes is their sum. 0 for other rules. */
+size_t ats_place_shortfall(const struct ats_unit *units, size_t n, const struct ats_rule *rule,
+                           const enum ats_where *where, size_t *bytes);
+
 /* Writes the plan in the form that ats_placement_read accepts. Returns false if
  * the stream reports an error. */
 bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,

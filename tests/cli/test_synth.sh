@@ -42,6 +42,17 @@ generate "$work/llama.gguf" --lora "$work/lora.gguf"
 try "$ats" synth --arch bert --out "$work/bert.gguf"
 expect_rc 0
 
+# What is no file is left alone; a link stays one.
+mkfifo "$work/pipe"
+try "$ats" synth --arch llama "${small[@]}" --out "$work/pipe"
+expect_error 1 "no regular file"
+[ -p "$work/pipe" ] || problem "$command_text" "replaced a pipe"
+ln -s a.gguf "$work/link.gguf"
+try "$ats" synth --arch llama "${small[@]}" --vocab "$vocab" --seed 6 --out "$work/link.gguf"
+expect_rc 0
+[ -L "$work/link.gguf" ] && [ "$(sha "$work/a.gguf")" = "$(sha "$work/b.gguf")" ] ||
+    problem "$command_text" "did not write what the link names"
+
 # Wrong options.
 try "$ats" synth --out "$work/x.gguf"
 expect_error 2 "--arch"

@@ -94,6 +94,12 @@ expect_in err "ATS_TRACE_MEMORY"
 try "$ats" trace -- sh -c 'exit 9'
 expect_rc 9
 expect_in err "left no recording (exit code 9)"
+# an old recording is not this run's
+echo old >"$work/old.rec"
+try "$ats" trace --recording "$work/old.rec" --out "$work/none" sh -c true
+expect_rc 1
+expect_in err "left no recording"
+[ "$(<"$work/old.rec")" = old ] || problem "$command_text" "lost the recording of an earlier run"
 try "$ats" trace -- sh -c 'kill -TERM $$'
 expect_rc 143
 try "$ats" trace no-such-program-anywhere

@@ -483,6 +483,13 @@ static void test_another_model(void **state)
     assert_places(same, 100, &rule, "vhb");
     assert_places(same, 9, &rule, "hhh");
     assert_places(same, 39, &rule, "vhh");
+    const enum ats_where cut[] = {ATS_WHERE_HOST, ATS_WHERE_HOST, ATS_WHERE_HOST};
+    size_t bytes = 0;
+    assert_int_equal(ats_place_shortfall(same, 3, &rule, cut, &bytes), 2);
+    assert_int_equal(bytes, 40);
+    const enum ats_where full[] = {ATS_WHERE_VRAM, ATS_WHERE_HOST, ATS_WHERE_BOTH};
+    assert_int_equal(ats_place_shortfall(same, 3, &rule, full, &bytes), 0);
+    assert_int_equal(ats_place_shortfall(same, 3, &fill, cut, &bytes), 0);
     /* state depends on the context's size, so neither its size nor its absence matters */
     const struct ats_unit other_context[] = {W("a", 10), S("cache_k_l0", 99), S("cache_v_l0", 5)};
     assert_places(other_context, 200, &rule, "vbh");
