@@ -125,7 +125,7 @@ static bool prefer_beside(const struct ats_stream *stream, struct ats_descriptio
     const struct ats_partition_costs *costs = &ats_partition_default_costs;
     const struct ats_beside rule = {.split_us = costs->split_us,
                                     .copy_latency_us = costs->copy_latency_us,
-                                    .link_bytes_per_us = costs->link_bytes_per_us,
+                                    .link_bytes_per_us = costs->least_link_bytes_per_us,
                                     .link_beside_cpu_bytes_per_us =
                                         costs->link_beside_cpu_bytes_per_us,
                                     .staging_bytes = stream->staging.size};

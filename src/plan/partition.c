@@ -10,6 +10,7 @@ const struct ats_partition_costs ats_partition_default_costs = {
     .split_us = 40.0F,
     .copy_latency_us = 10.0F,
     .link_bytes_per_us = 24e3F,
+    .least_link_bytes_per_us = 12e3F,
     .link_beside_cpu_bytes_per_us = 9e3F,
 };
 
