@@ -12,9 +12,9 @@
 #include <unistd.h>
 
 enum {
-    WIDTH = 4096,            /* of the matrices, as a model's */
+    WIDTH = 4096,             /* of the matrices, as a model's */
     WEIGHT_BYTES = 384 << 20, /* several times what a server's caches hold */
-    BATCH = 512,             /* llama.cpp's default ubatch */
+    BATCH = 512,              /* llama.cpp's default ubatch */
     BATCH_ROWS = 1024,
     BATCH_WIDTH = 2048,
     MATVEC_PASSES = 7,
