@@ -1,6 +1,6 @@
 #include "backend/machine_profile.h"
 
-#include "profile/identity.h"
+#include "measure/identify.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,30 +17,6 @@
 
 /* A quick profile takes five seconds; on a busy machine, and with a slow driver, more. */
 enum { MAX_WAIT_MS = 20000, MAX_MESSAGE = 400 };
-
-static void identify(ggml_backend_dev_t accel, int threads, struct ats_profile_identity *identity)
-{
-    ggml_backend_reg_t registry = ggml_backend_dev_backend_reg(accel);
-    char *(*describe)(ggml_backend_dev_t) = NULL;
-    void *address = ggml_backend_reg_get_proc_address(registry, "ats_emu_describe");
-    if (address != NULL) {
-        memcpy(&describe, &address, sizeof(describe));
-    }
-    char *emulation = describe != NULL ? describe(accel) : NULL;
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    ggml_backend_dev_memory(accel, &free_bytes, &total_bytes);
-    const struct ats_profile_device_facts facts = {
-        .name = ggml_backend_dev_name(accel),
-        .description = ggml_backend_dev_description(accel),
-        .total_bytes = total_bytes,
-        .registry = ggml_backend_reg_name(registry),
-        .emulation = emulation,
-        .ggml = ggml_version(),
-    };
-    ats_profile_identify(&facts, threads, identity);
-    free(emulation);
-}
 
 /* ---- kept ones ---- */
 
@@ -335,7 +311,7 @@ static bool get(ggml_backend_dev_t accel, int threads, struct ats_profile *profi
         return ats_profile_read(setting, profile, why);
     }
     struct ats_profile_identity identity;
-    identify(accel, threads, &identity);
+    ats_identify_device(accel, threads, &identity);
     char path[PATH_MAX];
     if (get_kept(&identity, profile, path, why)) {
         return true;

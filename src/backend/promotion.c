@@ -117,32 +117,15 @@ static bool hold(const struct ats_stream *stream, struct ats_description *descri
     return ok;
 }
 
-/* Lets weights pass through beside the CPU instead, if that saves more than holding them. In order,
- * without a transfer stream, nothing is beside anything. */
+/* In order, without a transfer stream, nothing is beside anything. */
 static bool prefer_beside(const struct ats_stream *stream, struct ats_description *description,
                           const bool *candidates, bool *chosen)
 {
-    const struct ats_partition_costs *costs = &ats_partition_default_costs;
-    const struct ats_beside rule = {.split_us = costs->split_us,
-                                    .copy_latency_us = costs->copy_latency_us,
-                                    .link_bytes_per_us = costs->least_link_bytes_per_us,
-                                    .link_beside_cpu_bytes_per_us =
-                                        costs->link_beside_cpu_bytes_per_us,
-                                    .staging_bytes = stream->staging.size};
-    const size_t n_roots = description->graph.n_roots;
-    bool *beside = calloc(n_roots + 1, sizeof(*beside));
-    float saved_us = 0;
-    const bool ok = beside != NULL &&
-                    ats_choose_beside(&description->graph, &rule, candidates, beside, &saved_us);
-    if (ok && saved_us > ats_resident_saves_us(&description->graph, chosen)) {
-        description->piece = ATS_BESIDE_CHUNK;
-        for (size_t r = 0; r < n_roots; r++) {
-            chosen[r] = beside[r];
-            description->roots[r].held = false;
-            description->roots[r].promoted = beside[r];
-        }
-    }
-    free(beside);
+    bool preferred = false;
+    const bool ok =
+        ats_prefer_beside(&description->graph, &ats_partition_default_costs, stream->staging.size,
+                          candidates, chosen, description->roots, &preferred);
+    description->piece = preferred ? ATS_BESIDE_CHUNK : 0;
     return ok;
 }
 

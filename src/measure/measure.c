@@ -3,6 +3,7 @@
 #include "base/parse.h"
 #include "measure/bench.h"
 #include "measure/grid.h"
+#include "measure/identify.h"
 #include "measure/link.h"
 #include "measure/topology.h"
 #include "profile/identity.h"
@@ -61,26 +62,7 @@ static void report(const struct session *s, const char *what)
 void ats_measure_identify(ggml_backend_dev_t device, int threads,
                           struct ats_profile_identity *identity)
 {
-    ggml_backend_reg_t registry = ggml_backend_dev_backend_reg(device);
-    char *(*describe)(ggml_backend_dev_t) = NULL;
-    void *address = ggml_backend_reg_get_proc_address(registry, "ats_emu_describe");
-    if (address != NULL) {
-        memcpy(&describe, &address, sizeof(describe));
-    }
-    char *emulation = describe != NULL ? describe(device) : NULL;
-    size_t free_bytes = 0;
-    size_t total_bytes = 0;
-    ggml_backend_dev_memory(device, &free_bytes, &total_bytes);
-    const struct ats_profile_device_facts facts = {
-        .name = ggml_backend_dev_name(device),
-        .description = ggml_backend_dev_description(device),
-        .total_bytes = total_bytes,
-        .registry = ggml_backend_reg_name(registry),
-        .emulation = emulation,
-        .ggml = ggml_version(),
-    };
-    ats_profile_identify(&facts, threads, identity);
-    free(emulation);
+    ats_identify_device(device, threads, identity);
 }
 
 static double row_bytes(const char *type, double k)

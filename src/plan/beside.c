@@ -180,3 +180,28 @@ float ats_resident_saves_us(const struct ats_graph_desc *graph, const bool *chos
     }
     return saved;
 }
+
+bool ats_prefer_beside(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
+                       size_t staging_bytes, const bool *candidates, bool *chosen,
+                       struct ats_root *roots, bool *preferred)
+{
+    const struct ats_beside rule = {
+        .split_us = costs->split_us,
+        .copy_latency_us = costs->copy_latency_us,
+        .link_bytes_per_us = costs->least_link_bytes_per_us,
+        .link_beside_cpu_bytes_per_us = costs->link_beside_cpu_bytes_per_us,
+        .staging_bytes = staging_bytes,
+    };
+    bool *beside = calloc(graph->n_roots + 1, sizeof(*beside));
+    float saved_us = 0;
+    const bool ok =
+        beside != NULL && ats_choose_beside(graph, &rule, candidates, beside, &saved_us);
+    *preferred = ok && saved_us > ats_resident_saves_us(graph, chosen);
+    for (size_t r = 0; *preferred && r < graph->n_roots; r++) {
+        chosen[r] = beside[r];
+        roots[r].held = false;
+        roots[r].promoted = beside[r];
+    }
+    free(beside);
+    return ok;
+}

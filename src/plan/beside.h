@@ -22,6 +22,7 @@
 #define ATS_PLAN_BESIDE_H
 
 #include "plan/graph_desc.h"
+#include "plan/partition.h"
 
 struct ats_beside {
     float split_us;
@@ -39,6 +40,13 @@ enum { ATS_BESIDE_CHUNK = 2 << 20 };
  * per pass by the operators' own times and the splits. False: out of memory. */
 bool ats_choose_beside(const struct ats_graph_desc *graph, const struct ats_beside *rule,
                        const bool *candidates, bool *chosen, float *saved_us);
+
+/* Lets weights cross beside the CPU if that saves more than holding those in `chosen` (hold.h):
+ * then replaces them there, sets the roots' `held` and `promoted` accordingly, and *preferred.
+ * `roots` are the graph's. False: out of memory. */
+bool ats_prefer_beside(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
+                       size_t staging_bytes, const bool *candidates, bool *chosen,
+                       struct ats_root *roots, bool *preferred);
 
 /* What it saves per pass that the accelerator uses the chosen roots, which are there already. */
 float ats_resident_saves_us(const struct ats_graph_desc *graph, const bool *chosen);

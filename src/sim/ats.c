@@ -129,31 +129,12 @@ static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
     return good;
 }
 
-/* Lets weights pass through beside the CPU instead, if that saves more than holding them. */
 static bool prefer_beside(struct emitter *e, const bool *candidates, bool *chosen)
 {
-    const struct ats_partition_costs *costs = &ats_partition_default_costs;
-    const struct ats_beside rule = {.split_us = costs->split_us,
-                                    .copy_latency_us = costs->copy_latency_us,
-                                    .link_bytes_per_us = costs->least_link_bytes_per_us,
-                                    .link_beside_cpu_bytes_per_us =
-                                        costs->link_beside_cpu_bytes_per_us,
-                                    .staging_bytes = (size_t)e->placement->staging_bytes};
-    const size_t n_roots = e->graph.desc.n_roots;
-    bool *beside = calloc(n_roots + 1, sizeof(*beside));
-    float saved_us = 0;
-    const bool good =
-        beside != NULL && ats_choose_beside(&e->graph.desc, &rule, candidates, beside, &saved_us);
-    if (good && saved_us > ats_resident_saves_us(&e->graph.desc, chosen)) {
-        e->holds = false;
-        e->beside = true;
-        for (size_t r = 0; r < n_roots; r++) {
-            chosen[r] = beside[r];
-            e->graph.roots[r].held = false;
-            e->graph.roots[r].promoted = beside[r];
-        }
-    }
-    free(beside);
+    const bool good = ats_prefer_beside(&e->graph.desc, &ats_partition_default_costs,
+                                        (size_t)e->placement->staging_bytes, candidates, chosen,
+                                        e->graph.roots, &e->beside);
+    e->holds = !e->beside;
     return good;
 }
 
