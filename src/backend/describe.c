@@ -1,6 +1,6 @@
 #include "backend/describe.h"
 
-#include "plan/estimate.h"
+#include "bind/node_shape.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,43 +100,12 @@ static bool root_of(struct ats_device *device, struct ats_description *d,
 
 /* ---- operators ---- */
 
-static float flops_of(const struct ggml_tensor *node)
+static void estimate(const struct ats_device *device, const struct ggml_tensor *node,
+                     struct ats_op *op)
 {
-    const float n = (float)ggml_nelements(node);
-    switch (node->op) {
-    case GGML_OP_MUL_MAT:
-    case GGML_OP_MUL_MAT_ID:
-        return 2.0F * n * (float)node->src[0]->ne[0];
-    case GGML_OP_FLASH_ATTN_EXT:
-        return 4.0F * n * (float)node->src[1]->ne[1];
-    default:
-        return n;
-    }
-}
-
-/* Bytes that an operator reads: of stacked experts only those that can be chosen. */
-static float bytes_read(const struct ggml_tensor *node, const struct ggml_tensor *src)
-{
-    const float bytes = (float)ggml_nbytes(src);
-    if (node->op == GGML_OP_GET_ROWS && src == node->src[0]) {
-        return (float)ggml_nbytes(node);
-    }
-    if (node->op == GGML_OP_MUL_MAT_ID && src == node->src[0]) {
-        const float chosen = (float)ggml_nelements(node->src[2]) / (float)src->ne[2];
-        return chosen < 1.0F ? bytes * chosen : bytes;
-    }
-    return bytes;
-}
-
-static void estimate(const struct ggml_tensor *node, struct ats_op *op)
-{
-    float bytes = (float)ggml_nbytes(node);
-    for (int s = 0; s < GGML_MAX_SRC; s++) {
-        bytes += node->src[s] != NULL ? bytes_read(node, node->src[s]) : 0.0F;
-    }
-    const float flops = flops_of(node);
+    const struct ats_op_shape shape = ats_node_shape(node);
     for (int side = 0; side < ATS_SIDES; side++) {
-        op->cost_us[side] = ats_estimate_us((enum ats_side)side, bytes, flops);
+        op->cost_us[side] = (float)ats_cost_op_us(&device->rates.side[side], &shape);
     }
 }
 
@@ -208,7 +177,7 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
         return ats_fail(err, "neither side of %s can compute the operator %s of tensor %s",
                         device->name, ggml_op_desc(node), node->name);
     }
-    estimate(node, op);
+    estimate(device, node, op);
     for (uint32_t r = 0; r < op->n_reads; r++) {
         note_use(&d->locations[d->reads[op->first_read + r]], index, op->supported);
     }

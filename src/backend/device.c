@@ -222,6 +222,7 @@ static struct ats_device *create(const struct ats_config *config, ggml_backend_r
     device->ggml =
         (struct ggml_backend_device){.iface = device_interface, .reg = reg, .context = device};
     device->config = config;
+    device->rates = ats_plan_rates_assumed;
     device->accel = accel;
     device->cpu = cpu;
     device->accel_buffer_type = ggml_backend_dev_buffer_type(accel);

@@ -14,6 +14,7 @@
 
 #include "backend/config.h"
 #include "bind/ggml_bind.h"
+#include "plan/rates.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -45,6 +46,7 @@ struct ats_device {
     ggml_backend_dev_t cpu;
     ggml_backend_buffer_type_t accel_buffer_type;
     size_t n_peers; /* ATS devices in this process, among which host memory is shared */
+    struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
 
     pthread_rwlock_t lock;
     struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */

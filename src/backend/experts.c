@@ -376,7 +376,8 @@ static struct ats_expert_store *make_store(struct ats_stream *stream, const stru
     }
     if (store == NULL ||
         !ats_expert_slots_init(&store->slots, (int32_t)parts->weights[0]->as_made.ne[2], n_slots,
-                               sizes, parts->n_weights, ats_expert_copy_share()) ||
+                               sizes, parts->n_weights,
+                               ats_expert_copy_share(&stream->device->rates)) ||
         !settle_store(stream->device, store, parts, n_slots)) {
         free_store(stream->device, store);
         return NULL;

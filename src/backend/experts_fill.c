@@ -58,6 +58,7 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
     const size_t bytes = store->slots.part_bytes[part];
     const struct ggml_tensor *slots = &store->in_vram[part];
     fill->store = store;
+    fill->widest_gap = ats_expert_widest_gap(bytes, &stream->device->rates.costs);
     fill->part = part;
     fill->expert_bytes = bytes;
     fill->place = rows(bytes, store->slots.n_experts, accel->buffer, accel->data);
@@ -100,7 +101,7 @@ size_t ats_expert_fill_copy(const struct ats_expert_fill *fill, const struct ats
         ggml_backend_tensor_set_async(backend, accel, host, 0, weight->bytes);
         return weight->bytes;
     }
-    const int32_t gap = ats_expert_widest_gap(fill->expert_bytes);
+    const int32_t gap = fill->widest_gap;
     size_t crossed = 0;
     int32_t n = 0;
     for (int32_t first = 0; ats_expert_slots_run(slots, gap, &first, &n); first += n) {

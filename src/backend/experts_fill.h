@@ -15,6 +15,7 @@ struct ats_expert_fill {
     struct ggml_tensor *node;
     struct ggml_cgraph graph;
     size_t expert_bytes; /* of the part */
+    int32_t widest_gap;  /* experts that are copied because that is faster than leaving them out */
 };
 
 /* For the weight of a record that is to be copied to `accel` in staging memory. NULL: nothing of it

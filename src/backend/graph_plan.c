@@ -381,8 +381,8 @@ static bool decide(struct builder *b, bool without_accel)
     if (use_accel && !b->without_promotion && !ats_promotion_choose(b->stream, &b->description)) {
         return ats_fail(b->err, "out of memory");
     }
-    if (!ats_choose_sides(&b->description.graph, &device->config->rule, b->stream->n_built,
-                          b->sides)) {
+    if (!ats_choose_sides(&b->description.graph, &device->config->rule, &device->rates.costs,
+                          b->stream->n_built, b->sides)) {
         return ats_fail(b->err, "out of memory");
     }
     for (size_t i = 0; i < b->description.graph.n_ops; i++) {

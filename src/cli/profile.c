@@ -115,7 +115,7 @@ static const struct argp argp = {
     "--check fails (exit code 1) if on a side the median error is above 10 % or the 90th "
     "percentile above 25 %.\n"
     "\n"
-    "--json prints the profile (format \"ats-profile-1\") or the check "
+    "--json prints the profile (format \"ats-profile-2\") or the check "
     "(\"ats-profile-check-1\"). Profiles are in $XDG_CACHE_HOME/ats, else ~/.cache/ats; "
     "docs/profile.md describes them.",
     NULL,

@@ -63,9 +63,10 @@ static void show_copies(const struct ats_profile *p)
     }
     printf("\nMicroseconds: smallest operator %.3g on the CPU, %.3g on the accelerator;\n"
            "round trip between them %.3g; broken fusion of a feed-forward block %.3g;\n"
-           "latency of a copy %.3g\n",
+           "latency of a copy %.3g\n"
+           "At once, GB/s: %.3g of pinned memory to the device, %.3g read by the CPU\n",
            p->launch_us[ATS_HOST], p->launch_us[ATS_ACCEL], p->round_trip_us, p->broken_fusion_us,
-           ats_profile_copy_latency_us(p));
+           ats_profile_copy_latency_us(p), p->beside_link_gbps, p->beside_cpu_gbps);
 }
 
 /* ---- operators ---- */

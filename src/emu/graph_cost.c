@@ -1,37 +1,13 @@
 #include "emu/graph_cost.h"
 
+#include "bind/node_shape.h"
 #include "emu/compute.h"
 #include "emu/contents.h"
 #include "emu/fusion.h"
 
-static enum ats_type_family family_of(enum ggml_type type)
-{
-    switch (type) {
-    case GGML_TYPE_F32:
-        return ATS_FAMILY_F32;
-    case GGML_TYPE_F16:
-    case GGML_TYPE_BF16:
-        return ATS_FAMILY_F16;
-    case GGML_TYPE_Q8_0:
-    case GGML_TYPE_Q8_1:
-    case GGML_TYPE_Q8_K:
-        return ATS_FAMILY_Q8;
-    case GGML_TYPE_MXFP4:
-        return ATS_FAMILY_MXFP4;
-    default:
-        return ATS_FAMILY_Q4;
-    }
-}
-
 static double rows_of(const struct ggml_tensor *t)
 {
     return (double)(t->ne[1] * t->ne[2] * t->ne[3]);
-}
-
-/* What a kernel reads or writes of a tensor, whatever its strides. */
-static double bytes_of(const struct ggml_tensor *t)
-{
-    return (double)ggml_row_size(t->type, t->ne[0]) * rows_of(t);
 }
 
 struct kernel {
@@ -61,91 +37,13 @@ static bool is_visible(const struct kernel *k, int node)
 static double traffic(const struct kernel *k, int index, int from)
 {
     const struct ggml_tensor *node = k->graph->nodes[index];
-    double bytes = is_visible(k, index) ? bytes_of(node) : 0;
+    double bytes = is_visible(k, index) ? ats_tensor_traffic(node) : 0;
     for (int j = from; j < GGML_MAX_SRC; j++) {
         if (node->src[j] != NULL && !is_inside(k, node->src[j])) {
-            bytes += bytes_of(node->src[j]);
+            bytes += ats_tensor_traffic(node->src[j]);
         }
     }
     return bytes;
-}
-
-static struct ats_op_shape matmul_shape(const struct kernel *k, int index)
-{
-    const struct ggml_tensor *node = k->graph->nodes[index];
-    const struct ggml_tensor *weights = node->src[0];
-    const struct ggml_tensor *input = node->src[1];
-    const double batch = (double)(input->ne[2] * input->ne[3]);
-    return (struct ats_op_shape){
-        .kind = ATS_COST_MATMUL,
-        .family = family_of(weights->type),
-        .m = (double)weights->ne[1],
-        .n = (double)input->ne[1],
-        .k = (double)weights->ne[0],
-        .batch = batch,
-        .weight_bytes = bytes_of(weights), /* heads that share keys read them once */
-        .io_bytes = traffic(k, index, 1),
-    };
-}
-
-static struct ats_op_shape experts_shape(struct ats_emu_device *device, const struct kernel *k,
-                                         int index)
-{
-    const struct ggml_tensor *node = k->graph->nodes[index];
-    const struct ggml_tensor *weights = node->src[0];
-    const struct ggml_tensor *ids = node->src[2];
-    return (struct ats_op_shape){
-        .kind = ATS_COST_EXPERTS,
-        .family = family_of(weights->type),
-        .m = (double)weights->ne[1],
-        .n = (double)ids->ne[1],
-        .k = (double)weights->ne[0],
-        .n_experts = (double)weights->ne[2],
-        .n_used = (double)ids->ne[0],
-        .n_distinct = (double)ats_emu_count_experts(device, ids, weights->ne[2]),
-        .weight_bytes = bytes_of(weights) / (double)weights->ne[2],
-        .io_bytes = traffic(k, index, 1),
-    };
-}
-
-/* Queries [size, n, heads], keys [size, n_kv, kv heads], values alike. */
-static struct ats_op_shape attention_shape(const struct kernel *k, int index)
-{
-    const struct ggml_tensor *node = k->graph->nodes[index];
-    const struct ggml_tensor *q = node->src[0];
-    const struct ggml_tensor *keys = node->src[1];
-    return (struct ats_op_shape){
-        .kind = ATS_COST_ATTENTION,
-        .family = ATS_FAMILY_F16,
-        .m = (double)keys->ne[1],
-        .n = (double)q->ne[1],
-        .k = (double)q->ne[0],
-        .batch = (double)(q->ne[2] * q->ne[3]),
-        .weight_bytes = bytes_of(keys) + bytes_of(node->src[2]),
-        .io_bytes = bytes_of(q) + bytes_of(node),
-    };
-}
-
-/* What is limited by the bytes it touches: of a table or a cache only the rows concerned. */
-static struct ats_op_shape bytes_shape(const struct kernel *k, int index)
-{
-    const struct ggml_tensor *node = k->graph->nodes[index];
-    struct ats_op_shape shape = {.kind = ATS_COST_BYTES};
-    switch (node->op) {
-    case GGML_OP_GET_ROWS:
-        shape.io_bytes = 2 * bytes_of(node);
-        break;
-    case GGML_OP_SET_ROWS:
-        shape.io_bytes = 2 * bytes_of(node->src[0]);
-        break;
-    case GGML_OP_CPY: /* its second operand is where it writes */
-        shape.io_bytes = bytes_of(node->src[0]) + bytes_of(node);
-        break;
-    default:
-        shape.io_bytes = traffic(k, index, 0);
-        break;
-    }
-    return shape;
 }
 
 struct ats_op_shape ats_emu_node_shape(struct ats_emu_device *device,
@@ -153,16 +51,27 @@ struct ats_op_shape ats_emu_node_shape(struct ats_emu_device *device,
                                        uint32_t visible)
 {
     const struct kernel kernel = {graph, first, n, visible};
-    switch (graph->nodes[node]->op) {
-    case GGML_OP_MUL_MAT:
-        return matmul_shape(&kernel, node);
+    const struct ggml_tensor *tensor = graph->nodes[node];
+    struct ats_op_shape shape = ats_node_shape(tensor);
+    switch (tensor->op) {
     case GGML_OP_MUL_MAT_ID:
-        return experts_shape(device, &kernel, node);
+        shape.n_distinct =
+            (double)ats_emu_count_experts(device, tensor->src[2], tensor->src[0]->ne[2]);
+        shape.io_bytes = traffic(&kernel, node, 1);
+        break;
+    case GGML_OP_MUL_MAT:
+        shape.io_bytes = traffic(&kernel, node, 1);
+        break;
     case GGML_OP_FLASH_ATTN_EXT:
-        return attention_shape(&kernel, node);
+    case GGML_OP_GET_ROWS:
+    case GGML_OP_SET_ROWS:
+    case GGML_OP_CPY:
+        break; /* never a part of a larger kernel, or of the rows concerned only */
     default:
-        return bytes_shape(&kernel, node);
+        shape.io_bytes = traffic(&kernel, node, 0);
+        break;
     }
+    return shape;
 }
 
 /* ---- a graph ---- */
@@ -235,14 +144,14 @@ static double link_bytes(const struct walk *w, const struct ggml_tensor *node,
 {
     if (!ats_emu_memory_owns(&w->device->memory, node->data)) {
         *direction = ATS_TO_HOST;
-        return bytes_of(node);
+        return ats_tensor_traffic(node);
     }
     *direction = ATS_TO_DEVICE;
     double bytes = 0;
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const struct ggml_tensor *src = node->src[j];
         if (src != NULL && !ats_emu_memory_owns(&w->device->memory, src->data)) {
-            bytes += bytes_of(src);
+            bytes += ats_tensor_traffic(src);
         }
     }
     return bytes;

@@ -14,6 +14,9 @@ static const size_t quick_sizes[] = {(size_t)4 << 10, (size_t)64 << 10, (size_t)
 enum { N_SIZES = sizeof(sizes) / sizeof(sizes[0]), MAX_RUNS = 31, MIN_RUNS = 3 };
 enum { N_QUICK_SIZES = sizeof(quick_sizes) / sizeof(quick_sizes[0]) };
 
+/* A profile has no rates of nothing. */
+static const double LEAST_GBPS = 1e-3;
+
 struct ladder {
     const size_t *sizes; /* rising */
     size_t n;
@@ -123,6 +126,110 @@ bool ats_measure_copies(struct ats_bench *host, struct ats_bench *accel, bool qu
                              &copies[ATS_PROFILE_PINNED], err);
     }
     ggml_backend_buffer_free(pinned.buffer);
+    ats_bench_graph_free(&g);
+    return good;
+}
+
+/* ---- both at once ---- */
+
+/* Graphs of matrix-vector products, run in turn: of more weights than most caches hold. */
+enum { READERS = 8, PRODUCTS = 8, READ_SIZE = 2048 };
+
+struct readers {
+    struct ats_bench_graph graphs[READERS];
+    double graph_bytes;
+};
+
+static bool build_readers(struct ats_bench *host, struct readers *r)
+{
+    for (size_t i = 0; i < READERS; i++) {
+        struct ats_bench_graph *g = &r->graphs[i];
+        if (!ats_bench_graph_init(g, 3 * PRODUCTS + 4)) {
+            return false;
+        }
+        struct ggml_tensor *input = ggml_new_tensor_1d(g->context, GGML_TYPE_F32, READ_SIZE);
+        bool good = ats_bench_take_input(host, input, 0);
+        for (size_t k = 0; good && k < PRODUCTS; k++) {
+            struct ggml_tensor *weight =
+                ggml_new_tensor_2d(g->context, GGML_TYPE_Q4_K, READ_SIZE, READ_SIZE);
+            struct ggml_tensor *product = ggml_mul_mat(g->context, weight, input);
+            good = ats_bench_take_weight(host, weight) && ats_bench_take_output(host, product, 0);
+            ggml_build_forward_expand(g->graph, product);
+        }
+        if (!good) {
+            return false;
+        }
+    }
+    r->graph_bytes =
+        PRODUCTS * (double)READ_SIZE * (double)ggml_row_size(GGML_TYPE_Q4_K, READ_SIZE);
+    return true;
+}
+
+/* Orders copies, and lets the CPU read for nearly as long as they would take alone. What is left of
+ * them then takes its usual time, so the rest is what crossed beside the CPU. */
+static bool time_beside(struct ats_bench *host, struct ats_bench *accel, struct readers *r,
+                        struct ggml_tensor *tensor, const struct area *area, double alone_us,
+                        struct ats_profile *profile, struct ats_error *err)
+{
+    static const double TARGET_US = 30e3;
+    static const double READING_SHARE = 0.8;
+    enum { MOST_COPIES = 64 };
+    const size_t bytes = ggml_nbytes(tensor);
+    const double fit = ceil(TARGET_US / alone_us);
+    const size_t n = fit < 2 ? 2 : fit > MOST_COPIES ? MOST_COPIES : (size_t)fit;
+    const double begin = ats_bench_now_us();
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        at = at + bytes <= area->size ? at : 0;
+        ggml_backend_tensor_set_async(accel->backend, tensor, area->bytes + at, 0, bytes);
+        at += bytes;
+    }
+    const double ordered = ats_bench_now_us();
+    const double reading_us = READING_SHARE * (double)n * alone_us;
+    size_t graphs = 0;
+    double now = ordered;
+    while (now - begin < reading_us) {
+        if (!ats_bench_run(host, r->graphs[graphs++ % READERS].graph, err)) {
+            return false;
+        }
+        now = ats_bench_now_us();
+    }
+    if (!ats_bench_finish(accel, err)) {
+        return false;
+    }
+    const double rate = (double)bytes / alone_us; /* bytes per microsecond */
+    const double rest = fmin((ats_bench_now_us() - now) * rate, (double)n * (double)bytes);
+    const double crossed = (double)n * (double)bytes - rest;
+    profile->beside_link_gbps =
+        graphs > 0 ? fmin(crossed / (now - begin), rate) * 1e-3 : rate * 1e-3;
+    profile->beside_cpu_gbps =
+        graphs > 0 ? (double)graphs * r->graph_bytes / (now - ordered) * 1e-3 : 0;
+    profile->beside_link_gbps = fmax(profile->beside_link_gbps, LEAST_GBPS);
+    return true;
+}
+
+bool ats_measure_beside(struct ats_bench *host, struct ats_bench *accel,
+                        struct ats_profile *profile, struct ats_error *err)
+{
+    const struct ats_profile_copies *c =
+        &profile->copies[ATS_PROFILE_TO_DEVICE][ATS_PROFILE_PINNED];
+    const struct ats_profile_point *last = &c->points[c->n_points - 1];
+    struct readers readers = {0};
+    struct ats_bench_graph g = {0};
+    bool good = (ats_bench_graph_init(&g, 4) && build_readers(host, &readers)) ||
+                ats_fail(err, "out of memory for copies beside the CPU");
+    if (good) {
+        struct ggml_tensor *tensor = ggml_new_tensor_1d(g.context, GGML_TYPE_I8, (int64_t)last->n);
+        const struct area pageable = {host->mapping, host->mapping_bytes, NULL};
+        const struct area pinned = pinned_area(accel, sizes[N_SIZES - 1], &pageable);
+        good = (ats_bench_take_weight(accel, tensor) ||
+                ats_fail(err, "device memory is not usable for copies")) &&
+               time_beside(host, accel, &readers, tensor, &pinned, last->us, profile, err);
+        ggml_backend_buffer_free(pinned.buffer);
+    }
+    for (size_t i = 0; i < READERS; i++) {
+        ats_bench_graph_free(&readers.graphs[i]);
+    }
     ats_bench_graph_free(&g);
     return good;
 }

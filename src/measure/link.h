@@ -14,6 +14,12 @@
 bool ats_measure_copies(struct ats_bench *host, struct ats_bench *accel, bool quick, double slot_us,
                         struct ats_profile *profile, struct ats_error *err);
 
+/* beside_link_gbps, beside_cpu_gbps: copies of the largest size that was measured, from pinned
+ * memory, while the CPU reads Q4_K weights with its threads. Needs the copies. Where copying keeps
+ * the calling thread, nothing is beside anything: the link's own rate, and 0. */
+bool ats_measure_beside(struct ats_bench *host, struct ats_bench *accel,
+                        struct ats_profile *profile, struct ats_error *err);
+
 /* What the smallest operator takes within a graph. */
 bool ats_measure_launch(struct ats_bench *bench, double slot_us, double *launch_us,
                         struct ats_error *err);

@@ -532,7 +532,8 @@ static bool measure_all(struct session *s, struct ats_error *err)
         return false;
     }
     report(s, "copies");
-    if (!ats_measure_copies(host, accel, s->options->quick, slot_us, p, err)) {
+    if (!ats_measure_copies(host, accel, s->options->quick, slot_us, p, err) ||
+        !ats_measure_beside(host, accel, p, err)) {
         return false;
     }
     report(s, "launches and splits");

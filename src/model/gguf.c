@@ -1,5 +1,7 @@
 #include "model/gguf.h"
 
+#include "bind/family.h"
+
 #include <errno.h>
 #include <ggml.h>
 #include <gguf.h>
@@ -183,25 +185,6 @@ static bool read_params(struct reader *r)
 
 /* ---- tensors ---- */
 
-static enum ats_type_family family_of(enum ggml_type type)
-{
-    switch (type) {
-    case GGML_TYPE_F32:
-        return ATS_FAMILY_F32;
-    case GGML_TYPE_F16:
-    case GGML_TYPE_BF16:
-        return ATS_FAMILY_F16;
-    case GGML_TYPE_Q8_0:
-    case GGML_TYPE_Q8_1:
-    case GGML_TYPE_Q8_K:
-        return ATS_FAMILY_Q8;
-    case GGML_TYPE_MXFP4:
-        return ATS_FAMILY_MXFP4;
-    default:
-        return ATS_FAMILY_Q4;
-    }
-}
-
 static bool read_tensors(struct reader *r)
 {
     const int64_t n = gguf_get_n_tensors(r->gguf);
@@ -220,7 +203,7 @@ static bool read_tensors(struct reader *r)
         const int64_t *ne = gguf_get_tensor_ne(r->gguf, i);
         *t = (struct ats_model_tensor){.name = strdup(gguf_get_tensor_name(r->gguf, i)),
                                        .type_name = ggml_type_name(type),
-                                       .family = family_of(type),
+                                       .family = ats_family_of(type),
                                        .bytes = gguf_get_tensor_size(r->gguf, i)};
         if (t->name == NULL) {
             return ats_fail(r->err, "out of memory for the tensors of %s", r->path);

@@ -1,8 +1,5 @@
 #include "plan/experts.h"
 
-#include "plan/estimate.h"
-#include "plan/partition.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +24,11 @@ static const double MOST_FOR_SLICES = 0.5;
 /* Scores are brought back before they are too large for a double. */
 static const double LARGEST_UNIT = 1e100;
 
-float ats_expert_copy_share(void)
+float ats_expert_copy_share(const struct ats_plan_rates *rates)
 {
-    const float many = 1e9F; /* bytes of which the fixed cost of an operator is no part */
-    const float cpu_bytes_per_us = many / ats_estimate_us(ATS_HOST, many, 0.0F);
-    return COPYING_TIME_SHARE * ats_partition_default_costs.link_bytes_per_us / cpu_bytes_per_us;
+    /* GB/s are thousands of bytes per microsecond; experts are quantised */
+    const float cpu_bytes_per_us = 1e3F * (float)rates->side[ATS_HOST].vram_gbps[ATS_FAMILY_Q4];
+    return COPYING_TIME_SHARE * rates->costs.link_bytes_per_us / cpu_bytes_per_us;
 }
 
 bool ats_expert_slots_init(struct ats_expert_slots *slots, int32_t n_experts, int32_t n_slots,
@@ -267,10 +264,9 @@ bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int
     return *n > 0;
 }
 
-int32_t ats_expert_widest_gap(size_t part_bytes)
+int32_t ats_expert_widest_gap(size_t part_bytes, const struct ats_partition_costs *costs)
 {
-    const float bytes =
-        ats_partition_default_costs.copy_latency_us * ats_partition_default_costs.link_bytes_per_us;
+    const float bytes = costs->copy_latency_us * costs->link_bytes_per_us;
     return (int32_t)(bytes / (float)part_bytes);
 }
 

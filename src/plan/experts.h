@@ -25,6 +25,8 @@
 #ifndef ATS_PLAN_EXPERTS_H
 #define ATS_PLAN_EXPERTS_H
 
+#include "plan/rates.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,8 +41,8 @@ enum {
     ATS_EXPERT_NONE = -1,
 };
 
-/* `share` with s of a half and the placeholder rates of plan/estimate.h and plan/partition.h. */
-float ats_expert_copy_share(void);
+/* `share` with s of a half. */
+float ats_expert_copy_share(const struct ats_plan_rates *rates);
 
 /* The slots of one layer. */
 struct ats_expert_slots {
@@ -118,8 +120,8 @@ bool ats_expert_slots_run(const struct ats_expert_slots *slots, int32_t gap, int
                           int32_t *n);
 
 /* The widest gap between runs of experts with parts of this size: to copy what lies between takes
- * no longer than to begin another copy, at the placeholder rates of plan/partition.h. */
-int32_t ats_expert_widest_gap(size_t part_bytes);
+ * no longer than to begin another copy. */
+int32_t ats_expert_widest_gap(size_t part_bytes, const struct ats_partition_costs *costs);
 
 /* ---- division of VRAM ---- */
 

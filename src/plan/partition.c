@@ -6,14 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const struct ats_partition_costs ats_partition_default_costs = {
-    .split_us = 40.0F,
-    .copy_latency_us = 10.0F,
-    .link_bytes_per_us = 24e3F,
-    .least_link_bytes_per_us = 12e3F,
-    .link_beside_cpu_bytes_per_us = 9e3F,
-};
-
 /* The sides left to `op`: data stays at home, so an operator goes to where its data is.
  * What it writes decides before what it reads, and an earlier source before a later one. */
 static ats_side_set allowed_sides(const struct ats_graph_desc *graph, const struct ats_op *op)

@@ -22,20 +22,14 @@
 
 #include <stdbool.h>
 
-/* Rates that the partition works with, until a measured profile replaces them. */
+/* What the link and a change of sides cost (plan/rates.h). */
 struct ats_partition_costs {
     float split_us;                     /* fixed cost of changing sides once */
     float copy_latency_us;              /* from the start of a copy to its first byte */
     float link_bytes_per_us;            /* bandwidth between the sides */
-    float least_link_bytes_per_us;      /* what any link has: see below */
+    float least_link_bytes_per_us;      /* what it has at least, for what must not be late */
     float link_beside_cpu_bytes_per_us; /* of it, while the CPU reads weights */
 };
-
-/* Placeholder rates: a PCIe 4.0 x16 link's 24 GB/s effective, and tens of
- * microseconds for a launch, a synchronisation and a drained pipeline. Beside a CPU that decodes,
- * the link gets what two channels of DDR4 leave it: 45 of 51.2 GB/s in all, less 36 (rigs/). What
- * must not be late counts on PCIe 3.0 x16, 12 GB/s, as long as the link is not measured. */
-extern const struct ats_partition_costs ats_partition_default_costs;
 
 /* Writes one side per operator. Returns false if memory ran out. */
 bool ats_partition(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,

@@ -9,7 +9,8 @@
  * every copy and change of sides, and finite, as an operator may have no other side. */
 static const float AVOIDED_FACTOR = 1e4F;
 
-static bool partition_avoiding(const struct ats_graph_desc *graph, enum ats_side avoided,
+static bool partition_avoiding(const struct ats_graph_desc *graph,
+                               const struct ats_partition_costs *costs, enum ats_side avoided,
                                enum ats_side *sides)
 {
     struct ats_op *ops = malloc((graph->n_ops + 1) * sizeof(*ops));
@@ -22,19 +23,19 @@ static bool partition_avoiding(const struct ats_graph_desc *graph, enum ats_side
     }
     struct ats_graph_desc leaning = *graph;
     leaning.ops = ops;
-    const bool ok = ats_partition(&leaning, &ats_partition_default_costs, sides);
+    const bool ok = ats_partition(&leaning, costs, sides);
     free(ops);
     return ok;
 }
 
 bool ats_choose_sides(const struct ats_graph_desc *graph, const struct ats_rule *rule,
-                      uint64_t round, enum ats_side *sides)
+                      const struct ats_partition_costs *costs, uint64_t round, enum ats_side *sides)
 {
     switch (rule->kind) {
     case ATS_RULE_HOST:
-        return partition_avoiding(graph, ATS_ACCEL, sides);
+        return partition_avoiding(graph, costs, ATS_ACCEL, sides);
     case ATS_RULE_VRAM:
-        return partition_avoiding(graph, ATS_HOST, sides);
+        return partition_avoiding(graph, costs, ATS_HOST, sides);
     case ATS_RULE_RANDOM: {
         struct ats_rng mix = {.state = rule->seed + round};
         ats_partition_random(graph, ats_rng_next(&mix), sides);
@@ -44,5 +45,5 @@ bool ats_choose_sides(const struct ats_graph_desc *graph, const struct ats_rule 
     case ATS_RULE_TABLE:
         break;
     }
-    return ats_partition(graph, &ats_partition_default_costs, sides);
+    return ats_partition(graph, costs, sides);
 }

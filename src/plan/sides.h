@@ -9,6 +9,7 @@
 #define ATS_PLAN_SIDES_H
 
 #include "plan/graph_desc.h"
+#include "plan/partition.h"
 #include "plan/placement.h"
 
 #include <stdbool.h>
@@ -17,6 +18,7 @@
  * graphs that have been planned, so that a random rule gives each its own sides; other rules
  * ignore it. False: out of memory. */
 bool ats_choose_sides(const struct ats_graph_desc *graph, const struct ats_rule *rule,
-                      uint64_t round, enum ats_side *sides);
+                      const struct ats_partition_costs *costs, uint64_t round,
+                      enum ats_side *sides);
 
 #endif

@@ -485,9 +485,9 @@ void ats_profile_rates(const struct ats_profile *profile, struct ats_device_rate
         .copy_engines = 1,
         .cpu_threads = profile->identity.threads,
     };
+    shared.dram_limit_gbps = profile->beside_link_gbps + profile->beside_cpu_gbps;
     for (size_t i = 0; i < profile->n_counts; i++) {
         const struct ats_profile_threads *count = &profile->counts[i];
-        shared.dram_limit_gbps = fmax(shared.dram_limit_gbps, count->read_gbps);
         if (count->threads == profile->identity.threads) {
             shared.cpu_gbps = count->matvec_gbps;
         }
@@ -502,4 +502,12 @@ void ats_profile_rates(const struct ats_profile *profile, struct ats_device_rate
     }
     device->dram_limit_gbps = fmax(device->dram_limit_gbps, device->cpu_gbps);
     cpu->dram_limit_gbps = device->dram_limit_gbps;
+}
+
+struct ats_plan_rates ats_profile_plan_rates(const struct ats_profile *profile)
+{
+    struct ats_device_rates device;
+    struct ats_device_rates cpu;
+    ats_profile_rates(profile, &device, &cpu);
+    return ats_plan_rates_of(&cpu, &device, ats_profile_split_us(profile));
 }

@@ -44,6 +44,7 @@
 #ifndef ATS_PROFILE_PREDICT_H
 #define ATS_PROFILE_PREDICT_H
 
+#include "plan/rates.h"
 #include "profile/profile.h"
 
 /* `type`: ggml's name of the weights' or the cache's type; NULL: a usual one of shape->family.
@@ -64,9 +65,12 @@ double ats_profile_split_us(const struct ats_profile *profile);
 double ats_profile_copy_latency_us(const struct ats_profile *profile);
 
 /* The profile as rates, for what models queues and links (cost/timeline.h) and for bounds: of the
- * largest shapes and copies. `cpu` describes the CPU as if it were a device. dram_limit_gbps is the
- * most that any number of threads read; what CPU and link reach together is not measured. */
+ * largest shapes and copies. `cpu` describes the CPU as if it were a device. dram_limit_gbps is
+ * what CPU and link reached together, or the CPU alone if that is more. */
 void ats_profile_rates(const struct ats_profile *profile, struct ats_device_rates *device,
                        struct ats_device_rates *cpu);
+
+/* The rates by which graphs are planned on the profile's machine. */
+struct ats_plan_rates ats_profile_plan_rates(const struct ats_profile *profile);
 
 #endif

@@ -1,5 +1,5 @@
 /* What was measured of a machine: how long operators, copies and splits take
- * on its CPU and on one accelerator (format "ats-profile-1", docs/profile.md).
+ * on its CPU and on one accelerator (format "ats-profile-2", docs/profile.md).
  *
  * Plain data. src/measure fills it, predict.h reads times out of it. Reading
  * and writing touch files and nothing else; safe from any thread, as long as a
@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define ATS_PROFILE_FORMAT "ats-profile-1"
+#define ATS_PROFILE_FORMAT "ats-profile-2"
 
 enum {
     ATS_PROFILE_TEXT = 160, /* bytes of a text, the end included */
@@ -96,6 +96,10 @@ struct ats_profile {
     double round_trip_us;        /* CPU to accelerator and back, with nothing to do there */
     double broken_fusion_us;     /* what gate, up and activation take longer if not fused */
     struct ats_profile_copies copies[2][2]; /* [direction][pinned] */
+    /* What link and CPU get at the same time: pinned memory is copied to the device while the CPU
+     * reads weights with its threads. */
+    double beside_link_gbps;
+    double beside_cpu_gbps;
     size_t n_curves;
     struct ats_profile_curve *curves; /* owned */
 };

@@ -271,6 +271,15 @@ static bool read_split(const struct reader *r, const json_t *object, struct ats_
            read_number(r, where, object, "broken_fusion_us", 0, MAX_US, &p->broken_fusion_us);
 }
 
+static bool read_beside(const struct reader *r, const json_t *object, struct ats_profile *p)
+{
+    static const char where[] = "\"beside\"";
+    return only_keys(r, where, object, "link_gbps cpu_gbps ") &&
+           read_number(r, where, object, "link_gbps", MIN_POSITIVE, MAX_GBPS,
+                       &p->beside_link_gbps) &&
+           read_number(r, where, object, "cpu_gbps", 0, MAX_GBPS, &p->beside_cpu_gbps);
+}
+
 static bool read_copies(const struct reader *r, const json_t *array, struct ats_profile *p)
 {
     if (json_array_size(array) != 4) {
@@ -399,7 +408,7 @@ static bool read_all(const struct reader *r, const json_t *root, struct ats_prof
     }
     const json_t *quick = json_object_get(root, "quick");
     if (!only_keys(r, "", root,
-                   "format created quick identity host device split copies operators ") ||
+                   "format created quick identity host device split beside copies operators ") ||
         !read_text(r, "", root, "created", p->created, sizeof(p->created))) {
         return false;
     }
@@ -411,6 +420,7 @@ static bool read_all(const struct reader *r, const json_t *root, struct ats_prof
            read_host(r, json_object_get(root, "host"), p) &&
            read_device(r, json_object_get(root, "device"), p) &&
            read_split(r, json_object_get(root, "split"), p) &&
+           read_beside(r, json_object_get(root, "beside"), p) &&
            read_copies(r, json_object_get(root, "copies"), p) &&
            read_curves(r, json_object_get(root, "operators"), p);
 }
@@ -513,13 +523,14 @@ static json_t *write_all(const struct ats_profile *p)
     for (size_t i = 0; i < p->n_curves; i++) {
         json_array_append_new(curves, write_curve(&p->curves[i]));
     }
-    return json_pack("{s:s, s:s, s:b, s:o, s:o, s:{s:I, s:f, s:f}, s:{s:f, s:f}, s:o, s:o}",
-                     "format", ATS_PROFILE_FORMAT, "created", p->created, "quick", p->quick,
-                     "identity", write_identity(&p->identity), "host", write_host(p), "device",
-                     "free_bytes", (json_int_t)p->free_bytes, "host_launch_us",
-                     p->launch_us[ATS_HOST], "launch_us", p->launch_us[ATS_ACCEL], "split",
-                     "round_trip_us", p->round_trip_us, "broken_fusion_us", p->broken_fusion_us,
-                     "copies", copies, "operators", curves);
+    return json_pack(
+        "{s:s, s:s, s:b, s:o, s:o, s:{s:I, s:f, s:f}, s:{s:f, s:f}, s:{s:f, s:f}, s:o, s:o}",
+        "format", ATS_PROFILE_FORMAT, "created", p->created, "quick", p->quick, "identity",
+        write_identity(&p->identity), "host", write_host(p), "device", "free_bytes",
+        (json_int_t)p->free_bytes, "host_launch_us", p->launch_us[ATS_HOST], "launch_us",
+        p->launch_us[ATS_ACCEL], "split", "round_trip_us", p->round_trip_us, "broken_fusion_us",
+        p->broken_fusion_us, "beside", "link_gbps", p->beside_link_gbps, "cpu_gbps",
+        p->beside_cpu_gbps, "copies", copies, "operators", curves);
 }
 
 bool ats_profile_print(FILE *out, const struct ats_profile *profile, struct ats_error *err)

@@ -29,6 +29,7 @@ struct emitter {
     const struct ats_sim_routing *routing;
     struct ats_sim_schedule *out;
     bool ahead;
+    struct ats_plan_rates rates;
     struct ats_sim_graph graph;
     enum ats_side *sides; /* by operator */
     struct ats_schedule schedule;
@@ -87,7 +88,7 @@ static void find_candidates(const struct emitter *e, bool *candidates)
 
 static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
 {
-    const struct ats_partition_costs *costs = &ats_partition_default_costs;
+    const struct ats_partition_costs *costs = &e->rates.costs;
     const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
                                        .copy_latency_us = costs->copy_latency_us,
                                        .link_bytes_per_us = costs->link_bytes_per_us,
@@ -131,9 +132,9 @@ static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
 
 static bool prefer_beside(struct emitter *e, const bool *candidates, bool *chosen)
 {
-    const bool good = ats_prefer_beside(&e->graph.desc, &ats_partition_default_costs,
-                                        (size_t)e->placement->staging_bytes, candidates, chosen,
-                                        e->graph.roots, &e->beside);
+    const bool good =
+        ats_prefer_beside(&e->graph.desc, &e->rates.costs, (size_t)e->placement->staging_bytes,
+                          candidates, chosen, e->graph.roots, &e->beside);
     e->holds = !e->beside;
     return good;
 }
@@ -198,7 +199,7 @@ static bool decide(struct emitter *e)
     e->sides = calloc(e->graph.desc.n_ops + 1, sizeof(*e->sides));
     e->done = calloc(2 * e->graph.desc.n_ops + 1, sizeof(*e->done));
     return e->sides != NULL && e->done != NULL && choose_weights(e) &&
-           ats_choose_sides(&e->graph.desc, &rule, 0, e->sides) &&
+           ats_choose_sides(&e->graph.desc, &rule, &e->rates.costs, 0, e->sides) &&
            ats_schedule_build(&e->graph.desc, e->sides, &e->schedule) && stage(e);
 }
 
@@ -284,7 +285,8 @@ static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
     int32_t n = 0;
     for (int32_t first = 0; slots != NULL; first += n) {
         const size_t bytes = slots->part_bytes[part];
-        if (!ats_expert_slots_run(slots, ats_expert_widest_gap(bytes), &first, &n)) {
+        if (!ats_expert_slots_run(slots, ats_expert_widest_gap(bytes, &e->rates.costs), &first,
+                                  &n)) {
             break;
         }
         last = copy_pinned(e, (double)bytes * n, queue);
@@ -515,7 +517,8 @@ void ats_sim_schedule_in_order(const struct ats_sim_setting *setting,
                         .placement = placement,
                         .pass = pass,
                         .routing = routing,
-                        .out = schedule};
+                        .out = schedule,
+                        .rates = ats_sim_machine_plan_rates(setting->machine)};
     emit(&e);
 }
 
@@ -529,6 +532,7 @@ void ats_sim_schedule_ahead(const struct ats_sim_setting *setting,
                         .pass = pass,
                         .routing = routing,
                         .out = schedule,
+                        .rates = ats_sim_machine_plan_rates(setting->machine),
                         .ahead = true};
     emit(&e);
 }

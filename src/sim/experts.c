@@ -92,6 +92,7 @@ static bool make_slots(const struct ats_sim_setting *s, struct ats_sim_placement
                        struct ats_error *err)
 {
     struct ats_sim_experts *experts = p->state;
+    const struct ats_plan_rates rates = ats_sim_machine_plan_rates(s->machine);
     for (size_t i = 0; i < experts->n_layers; i++) {
         shares[i].n_experts = shares[i].whole ? 0 : shares[i].n_experts;
     }
@@ -101,7 +102,7 @@ static bool make_slots(const struct ats_sim_setting *s, struct ats_sim_placement
         if (shares[i].n_slots > 0) {
             good = ats_expert_slots_init(&experts->layers[i], shares[i].n_experts,
                                          shares[i].n_slots, layers[i].part_bytes, layers[i].n_parts,
-                                         ats_expert_copy_share());
+                                         ats_expert_copy_share(&rates));
             p->used_bytes += (uint64_t)shares[i].n_slots * shares[i].expert_bytes;
         }
         if (good && shares[i].n_slots > 0) {

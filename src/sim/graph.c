@@ -1,7 +1,5 @@
 #include "sim/graph.h"
 
-#include "plan/estimate.h"
-
 #include <stdlib.h>
 
 /* Bytes of an activation, of a number of a row of the cache or of a token. */
@@ -22,6 +20,7 @@ struct builder {
     const struct ats_model *model;
     const struct ats_model_pass *pass;
     struct ats_sim_graph *graph;
+    struct ats_plan_rates rates;
     size_t n_reads;
     uint32_t inputs[INPUTS];
     uint32_t stream;   /* the residual stream */
@@ -145,19 +144,10 @@ static double output_bytes(const struct builder *b, const struct unit *u, uint32
 
 static void estimate(struct builder *b, struct ats_op *op, const struct unit *u, uint32_t index)
 {
-    struct ats_op_shape s = ats_model_shape(b->model, u->model, &b->model->ops[index], b->pass);
-    double columns = s.n;
-    double weights = s.weight_bytes;
-    if (s.kind == ATS_COST_EXPERTS) {
-        columns *= s.n_used;
-        weights *= columns < s.n_experts ? columns : s.n_experts;
-    }
-    double flops = 2 * s.batch * s.m * s.k * columns;
-    flops = s.kind == ATS_COST_ATTENTION ? 2 * flops : flops;
-    flops = s.kind == ATS_COST_BYTES ? s.io_bytes / VALUE_BYTES : flops;
+    const struct ats_op_shape s =
+        ats_model_shape(b->model, u->model, &b->model->ops[index], b->pass);
     for (int side = 0; side < ATS_SIDES; side++) {
-        op->cost_us[side] =
-            ats_estimate_us((enum ats_side)side, (float)(weights + s.io_bytes), (float)flops);
+        op->cost_us[side] = (float)ats_cost_op_us(&b->rates.side[side], &s);
     }
 }
 
@@ -334,6 +324,7 @@ bool ats_sim_graph_build(const struct ats_sim_setting *setting,
                         .model = m,
                         .pass = pass,
                         .graph = graph,
+                        .rates = ats_sim_machine_plan_rates(setting->machine),
                         .stream = NONE,
                         .normed = NONE,
                         .latest = NONE,

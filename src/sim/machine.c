@@ -89,6 +89,17 @@ double ats_sim_machine_op_us(const struct ats_sim_machine *machine, enum ats_sid
     return ats_cost_op_us(side == ATS_HOST ? &machine->cpu : &machine->device, shape);
 }
 
+struct ats_plan_rates ats_sim_machine_plan_rates(const struct ats_sim_machine *m)
+{
+    if (m->profile != NULL) {
+        return ats_profile_plan_rates(m->profile);
+    }
+    /* half a round trip: two splits, of which one waits, and a copy each */
+    const double split_us =
+        m->overheads.split_us + m->overheads.sync_us / 2 + m->device.copy_latency_us;
+    return ats_plan_rates_of(&m->cpu, &m->device, split_us);
+}
+
 void ats_sim_machine_scale(struct ats_sim_machine *m, const struct ats_device_rates *rates,
                            const double matvec_gbps[ATS_FAMILIES], double matmul_gflops)
 {

@@ -11,6 +11,7 @@
 
 #include "cost/cost.h"
 #include "cost/rig.h"
+#include "plan/rates.h"
 #include "profile/profile.h"
 
 /* Host time that no operator accounts for. Measure them on the machine at hand: run a model whose
@@ -51,6 +52,10 @@ struct ats_sim_machine ats_sim_machine_of_profile(const struct ats_profile *prof
  */
 double ats_sim_machine_op_us(const struct ats_sim_machine *machine, enum ats_side side,
                              const char *type, const struct ats_op_shape *shape);
+
+/* What decisions about this machine's graphs go by (plan/rates.h): as the backend has it from a
+ * profile, or as a profile of the rig would have it. */
+struct ats_plan_rates ats_sim_machine_plan_rates(const struct ats_sim_machine *machine);
 
 /* Replaces the figures by those of a rig as it is emulated on a host: `rates` are the rig's,
  * scaled; matvec_gbps (of one matrix, which a

@@ -27,7 +27,7 @@ kept() {
 # Measured, kept, shown again without measuring: the very same.
 try "$ats" profile --quick --json
 expect_rc 0
-expect_figure 'r["format"]' ats-profile-1
+expect_figure 'r["format"]' ats-profile-2
 expect_figure 'r["identity"]["device"]' EMU0
 expect_figure 'sorted({o["side"] for o in r["operators"]})' "['accelerator', 'host']"
 expect_figure 'all(p[1] > 0 for o in r["operators"] for p in o["points"])' True
@@ -67,7 +67,7 @@ truncate -s 100 "$XDG_CACHE_HOME"/ats/profile-*.json
 try "$ats" profile --show --quick --model "$work/model.gguf" --json
 expect_rc 0
 expect_in err "the kept profile is damaged, measuring again"
-expect_figure 'r["format"]' ats-profile-1
+expect_figure 'r["format"]' ats-profile-2
 python3 - "$work/out" "$work/first.json" <<'PYTHON' || problem "--model" "no shape of the model was measured"
 import json, sys
 shapes = [{(o["kind"], o["type"], o.get("m"), o.get("k")) for o in json.load(open(f))["operators"]}

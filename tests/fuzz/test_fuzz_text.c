@@ -254,7 +254,7 @@ static void test_device_profiles(void **state)
 
 /* As small as a profile can be. */
 static const char machine_profile[] =
-    "{\"format\": \"ats-profile-1\", \"created\": \"now\", \"quick\": true,\n"
+    "{\"format\": \"ats-profile-2\", \"created\": \"now\", \"quick\": true,\n"
     "\"identity\": {\"cpu\": \"a\", \"host_memory_bytes\": 8, \"device\": \"b\",\n"
     " \"description\": \"c\", \"device_memory_bytes\": 9, \"driver\": \"d\", \"ggml\": \"e\",\n"
     " \"threads\": 2},\n"
@@ -262,7 +262,8 @@ static const char machine_profile[] =
     " \"best_threads\": 2, \"by_threads\": [{\"threads\": 2, \"read_gbps\": 9, \"matvec_gbps\": "
     "7}]},\n"
     "\"device\": {\"free_bytes\": 9, \"host_launch_us\": 1, \"launch_us\": 2},\n"
-    "\"split\": {\"round_trip_us\": 30, \"broken_fusion_us\": 4}, \"copies\": [\n"
+    "\"split\": {\"round_trip_us\": 30, \"broken_fusion_us\": 4},\n"
+    "\"beside\": {\"link_gbps\": 9, \"cpu_gbps\": 30}, \"copies\": [\n"
     " {\"direction\": \"to_device\", \"memory\": \"pinned\", \"points\": [[4096, 9]]},\n"
     " {\"direction\": \"to_device\", \"memory\": \"pageable\", \"points\": [[4096, 9]]},\n"
     " {\"direction\": \"to_host\", \"memory\": \"pinned\", \"points\": [[4096, 9], [5000, 10]]},\n"

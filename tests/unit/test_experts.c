@@ -309,7 +309,7 @@ static void test_beside_lru(void **state)
 {
     (void)state;
     beside_lru(1.0F, 0.92);
-    beside_lru(ats_expert_copy_share(), 0.75);
+    beside_lru(ats_expert_copy_share(&ats_plan_rates_assumed), 0.75);
 }
 
 /* ---- division ---- */

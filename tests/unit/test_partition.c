@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "plan/partition.h"
+#include "plan/rates.h"
 #include "random_graph.h"
 
 #include <math.h>
@@ -147,7 +148,7 @@ static void test_split_cost_prevents_fragments(void **state)
     }
     const struct ats_graph_desc graph = {.ops = ops, .n_ops = 40};
     enum ats_side sides[40];
-    assert_true(ats_partition(&graph, &ats_partition_default_costs, sides));
+    assert_true(ats_partition(&graph, &ats_plan_rates_assumed.costs, sides));
     for (size_t i = 1; i < 40; i++) {
         assert_int_equal(sides[i], sides[0]);
     }
@@ -156,15 +157,15 @@ static void test_split_cost_prevents_fragments(void **state)
 static void test_default_costs_make_sense(void **state)
 {
     (void)state;
-    assert_true(ats_partition_default_costs.split_us > 0.0F);
-    assert_true(ats_partition_default_costs.link_bytes_per_us > 0.0F);
+    assert_true(ats_plan_rates_assumed.costs.split_us > 0.0F);
+    assert_true(ats_plan_rates_assumed.costs.link_bytes_per_us > 0.0F);
 }
 
 static void test_empty_graph(void **state)
 {
     (void)state;
     const struct ats_graph_desc graph = {0};
-    assert_true(ats_partition(&graph, &ats_partition_default_costs, NULL));
+    assert_true(ats_partition(&graph, &ats_plan_rates_assumed.costs, NULL));
     ats_partition_random(&graph, 1, NULL);
 }
 
@@ -177,8 +178,8 @@ static void test_large_graph_is_legal_and_repeatable(void **state)
         random_graph_make(&g, GRAPH_MAX_OPS, true, &rng);
         enum ats_side first[GRAPH_MAX_OPS];
         enum ats_side second[GRAPH_MAX_OPS];
-        assert_true(ats_partition(&g.desc, &ats_partition_default_costs, first));
-        assert_true(ats_partition(&g.desc, &ats_partition_default_costs, second));
+        assert_true(ats_partition(&g.desc, &ats_plan_rates_assumed.costs, first));
+        assert_true(ats_partition(&g.desc, &ats_plan_rates_assumed.costs, second));
         assert_memory_equal(first, second, sizeof(first));
         for (size_t i = 0; i < g.desc.n_ops; i++) {
             assert_true((allowed(&g.desc, &g.ops[i]) & ATS_ON(first[i])) != 0);

@@ -124,6 +124,8 @@ static struct ats_profile make_profile(void)
         .free_bytes = (uint64_t)7 << 30,
         .launch_us = {2, 10},
         .round_trip_us = 60,
+        .beside_link_gbps = 9,
+        .beside_cpu_gbps = 30,
         .broken_fusion_us = 7,
     };
     add_copies(&p);
@@ -371,10 +373,17 @@ static void test_rates_sum_a_profile_up(void **state)
     assert_near(device.d2h_gbps, 1e3 / 210);
     assert_near(device.pageable_gbps, 1e3 / 430);
     assert_near(device.launch_us, 10);
-    assert_near(device.dram_limit_gbps, 30);
+    assert_near(device.dram_limit_gbps, 9 + 30); /* what the link gets beside the CPU, and that */
     assert_near(device.cpu_gbps, 15);
     assert_true(device.attention_efficiency > 0 && device.attention_efficiency <= 1);
     p.round_trip_us = 400;
+    const struct ats_plan_rates rates = ats_profile_plan_rates(&p);
+    assert_near(rates.costs.split_us, 200);
+    assert_near(rates.costs.copy_latency_us, device.copy_latency_us);
+    assert_near(rates.costs.link_bytes_per_us, 10e3);
+    assert_near(rates.costs.least_link_bytes_per_us, 10e3);
+    assert_near(rates.costs.link_beside_cpu_bytes_per_us, 10e3); /* 39 - 15, more than the link */
+    assert_near(rates.side[ATS_HOST].launch_us, cpu.launch_us);
     const struct ats_sim_overheads overheads = ats_sim_overheads_default();
     const struct ats_sim_machine machine = ats_sim_machine_of_profile(&p, &overheads);
     assert_int_equal(machine.vram_bytes, (uint64_t)7 << 30);
@@ -596,6 +605,8 @@ static void test_a_file_gives_back_what_was_written(void **state)
     assert_near(read.launch_us[ATS_HOST], 2);
     assert_near(read.launch_us[ATS_ACCEL], 10);
     assert_near(read.round_trip_us, 60);
+    assert_near(read.beside_link_gbps, 9);
+    assert_near(read.beside_cpu_gbps, 30);
     assert_near(read.broken_fusion_us, 7);
     assert_int_equal(read.n_counts, 2);
     assert_near(read.counts[1].matvec_gbps, 15);
@@ -637,7 +648,7 @@ static void test_mistakes_are_named(void **state)
         const char *to;
         const char *says;
     } cases[] = {
-        {"ats-profile-1", "ats-profile-2", "\"format\" must be \"ats-profile-1\""},
+        {"ats-profile-2", "ats-profile-1", "\"format\" must be \"ats-profile-2\""},
         {"\"quick\": false", "\"quick\": 0", "\"quick\" must be true or false"},
         {"\"quick\": false", "\"quack\": false", "unknown key \"quack\""},
         {"\"threads\": 4", "\"threads\": 0", "\"identity\": \"threads\" must be"},
@@ -650,6 +661,7 @@ static void test_mistakes_are_named(void **state)
         {"\"read_gbps\": 10.0", "\"read_gbps\": NaN", "profile.json:"},
         {"\"read_gbps\": 10.0", "\"read_gbps\": 1e999", "profile.json:"},
         {"\"round_trip_us\": 60.0", "\"round_trip_us\": null", "\"round_trip_us\" must be"},
+        {"\"link_gbps\": 9.0", "\"link_gbps\": 0", "\"link_gbps\" must be"},
         {"\"direction\": \"to_device\"", "\"direction\": \"up\"", "\"direction\" must be one of"},
         {"\"direction\": \"to_device\"", "\"direction\": \"to_host\"", "another direction"},
         {"\"side\": \"host\"", "\"side\": \"left\"", "operators\"[0]: \"side\" must be one of"},

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "plan/partition.h"
+#include "plan/rates.h"
 #include "plan/sides.h"
 #include "random_graph.h"
 
@@ -49,7 +49,7 @@ static void assert_sides(const struct chain *c, const struct ats_rule *rule, con
 {
     enum ats_side sides[N];
     char text[N + 1] = "";
-    assert_true(ats_choose_sides(&c->graph, rule, 3, sides));
+    assert_true(ats_choose_sides(&c->graph, rule, &ats_plan_rates_assumed.costs, 3, sides));
     for (size_t i = 0; i < N; i++) {
         text[i] = "ha"[sides[i]];
     }
@@ -106,8 +106,9 @@ static void test_fill_is_the_partition(void **state)
         random_graph_make(&g, GRAPH_MAX_OPS, true, &rng);
         enum ats_side chosen[GRAPH_MAX_OPS];
         enum ats_side cheapest[GRAPH_MAX_OPS];
-        assert_true(ats_choose_sides(&g.desc, round % 2 == 0 ? &fill : &table, round, chosen));
-        assert_true(ats_partition(&g.desc, &ats_partition_default_costs, cheapest));
+        assert_true(ats_choose_sides(&g.desc, round % 2 == 0 ? &fill : &table,
+                                     &ats_plan_rates_assumed.costs, round, chosen));
+        assert_true(ats_partition(&g.desc, &ats_plan_rates_assumed.costs, cheapest));
         assert_memory_equal(chosen, cheapest, sizeof(chosen));
     }
 }
@@ -125,9 +126,12 @@ static void test_random_is_legal_repeatable_and_new_each_round(void **state)
         enum ats_side sides[GRAPH_MAX_OPS];
         enum ats_side again[GRAPH_MAX_OPS];
         enum ats_side next[GRAPH_MAX_OPS];
-        assert_true(ats_choose_sides(&g.desc, &random, round, sides));
-        assert_true(ats_choose_sides(&g.desc, &random, round, again));
-        assert_true(ats_choose_sides(&g.desc, &random, round + 1, next));
+        assert_true(
+            ats_choose_sides(&g.desc, &random, &ats_plan_rates_assumed.costs, round, sides));
+        assert_true(
+            ats_choose_sides(&g.desc, &random, &ats_plan_rates_assumed.costs, round, again));
+        assert_true(
+            ats_choose_sides(&g.desc, &random, &ats_plan_rates_assumed.costs, round + 1, next));
         assert_memory_equal(sides, again, sizeof(sides));
         differing += memcmp(sides, next, sizeof(sides)) != 0;
         for (size_t i = 0; i < GRAPH_MAX_OPS; i++) {
@@ -144,9 +148,9 @@ static void test_empty_graph(void **state)
     (void)state;
     const struct ats_graph_desc graph = {0};
     const struct ats_rule random = {.kind = ATS_RULE_RANDOM};
-    assert_true(ats_choose_sides(&graph, &host, 0, NULL));
-    assert_true(ats_choose_sides(&graph, &fill, 0, NULL));
-    assert_true(ats_choose_sides(&graph, &random, 0, NULL));
+    assert_true(ats_choose_sides(&graph, &host, &ats_plan_rates_assumed.costs, 0, NULL));
+    assert_true(ats_choose_sides(&graph, &fill, &ats_plan_rates_assumed.costs, 0, NULL));
+    assert_true(ats_choose_sides(&graph, &random, &ats_plan_rates_assumed.costs, 0, NULL));
 }
 
 int main(void)
