@@ -349,7 +349,7 @@ static void test_holding_in_decode(void **state)
         assert_int_equal(ats_sim_run_placement(run)->used_bytes, 24000000);
         assert_near(decode_one(run), steady + 2 * weight_us, 1e-3);
         assert_near(decode_one(run), steady, 1e-3);
-        assert_true(ats_sim_prefill(run, 64, &phase, &err));
+        assert_true(ats_sim_prefill(run, 512, &phase, &err));
         assert_near(decode_one(run), steady + 2 * weight_us, 1e-3);
         ats_sim_run_free(run);
     }
