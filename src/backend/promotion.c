@@ -76,6 +76,7 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     struct ats_promotion rule = stream->device->config->promotion;
     rule.copy_latency_us = stream->device->rates.costs.copy_latency_us;
     rule.link_bytes_per_us = stream->device->rates.costs.link_bytes_per_us;
+    rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.size / 2;
     ats_promote(&description->graph, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;

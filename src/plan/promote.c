@@ -22,7 +22,8 @@ static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promo
     const float copy_us =
         rule->copy_latency_us + (float)graph->roots[root].bytes / rule->link_bytes_per_us;
     const float accel_us = readers_us(graph, root, ATS_ACCEL);
-    return (copy_us > accel_us ? copy_us : accel_us) < readers_us(graph, root, ATS_HOST);
+    const float both_us = copy_us > accel_us ? copy_us : accel_us;
+    return (rule->serial ? copy_us + accel_us : both_us) < readers_us(graph, root, ATS_HOST);
 }
 
 void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion *rule,

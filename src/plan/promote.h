@@ -7,7 +7,7 @@
  *   max(l + bytes_w / B, sum_i t_i^g) < sum_i t_i^c      over the operators i that read w
  *
  * with l the latency of a copy and B the link's bandwidth. Copy and compute overlap from weight to
- * weight in the steady state of a pass, hence the maximum. With a large batch t^c grows with the
+ * weight in the steady state of a pass, hence the maximum; where they run in order, it is their sum. With a large batch t^c grows with the
  * batch and the copy does not, so prefill promotes and decode does not: the same rule gives each
  * batch its own plan.
  *
@@ -29,6 +29,7 @@ struct ats_promotion {
     uint64_t seed;           /* ATS_PROMOTE_RANDOM: of the caller's draw */
     float copy_latency_us;   /* l */
     float link_bytes_per_us; /* B */
+    bool serial;             /* copies and operators run in order */
     size_t most_bytes;       /* larger weights are not promoted */
 };
 

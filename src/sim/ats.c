@@ -92,6 +92,7 @@ static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
     const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
                                        .copy_latency_us = costs->copy_latency_us,
                                        .link_bytes_per_us = costs->link_bytes_per_us,
+                                       .serial = !e->ahead,
                                        .most_bytes = (size_t)(e->placement->staging_bytes / 2)};
     size_t n = 0;
     ats_promote(&e->graph.desc, &rule, candidates, chosen);

@@ -708,8 +708,11 @@ static void test_faster_link_and_more_vram(void **state)
             double ignored[2];
             simulate(&s, policies[i], ignored, bound_us[2]);
             s.vram_bytes = vram;
+            /* weights are weighed one by one: what a faster link lets cross may cost two splits,
+             * of at most 100 us here, in a pass of milliseconds */
+            const double slack = strncmp(policies[i], "ats", 3) == 0 ? 1.04 : 1 + 1e-9;
             for (int p = 0; p < 2; p++) {
-                assert_true(us[1][p] <= us[0][p] * (1 + 1e-9));
+                assert_true(us[1][p] <= us[0][p] * slack);
                 assert_true(bound_us[1][p] <= bound_us[0][p] * (1 + 1e-9));
                 assert_true(bound_us[2][p] <= bound_us[0][p] * (1 + 1e-9));
             }

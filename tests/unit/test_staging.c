@@ -199,6 +199,15 @@ static void test_rule_by_hand(void **state)
     rule.link_bytes_per_us = 20;
     ats_promote(&graph, &rule, both, promoted);
     assert_true(promoted[1]);
+    rule.serial = true; /* 50 us and 10 on the accelerator, 50 and 5 */
+    ats_promote(&graph, &rule, both, promoted);
+    assert_true(promoted[0] && promoted[1]);
+    rule.link_bytes_per_us = 1000.0F / 56;
+    ats_promote(&graph, &rule, both, promoted);
+    assert_true(promoted[0]);
+    assert_false(promoted[1]);
+    rule.serial = false;
+    rule.link_bytes_per_us = 20;
     rule.copy_latency_us = 11; /* 61 us in all */
     ats_promote(&graph, &rule, both, promoted);
     assert_true(promoted[0]);
