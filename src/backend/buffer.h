@@ -19,6 +19,7 @@
 
 #include "backend/device.h"
 #include "backend/range_map.h"
+#include "plan/placement.h"
 #include "plan/side.h"
 
 #include <string.h>
@@ -34,6 +35,8 @@ struct ats_record {
     struct ggml_tensor as_made; /* the tensor when ggml first told of it: name, type, shape */
     ats_side_set valid;
     ats_side_set home; /* where the placement wants it; 0: not placed */
+    bool is_decided;   /* the machine's profile has been asked where it should live (decide.h) */
+    enum ats_where decided;
     /* a weight, as of its placement. ggml sets the usage of a buffer without a lock, so it is
      * read only by graphs that use the buffer. */
     bool is_weight;

@@ -40,7 +40,7 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
     }
     if (access(text, F_OK) != 0) {
         return ats_fail(err,
-                        "ATS_PLACEMENT=%s is neither a rule (fill, host, vram, random:SEED) "
+                        "ATS_PLACEMENT=%s is neither a rule (auto, fill, host, vram, random:SEED) "
                         "nor an existing plan file",
                         text);
     }
@@ -134,7 +134,7 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         .plan_out = value_of("ATS_PLAN_OUT"),
         .stats = value_of("ATS_STATS"),
         .trace = value_of("ATS_TRACE"),
-        .rule = {.kind = ATS_RULE_FILL},
+        .rule = {.kind = ATS_RULE_AUTO},
     };
     const char *budget = value_of("ATS_VRAM");
     if (budget != NULL) {

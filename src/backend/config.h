@@ -18,7 +18,7 @@ enum ats_transfer_kind {
 
 /* How experts that do not all fit are kept in VRAM. */
 enum ats_experts_kind {
-    ATS_EXPERTS_AUTO,   /* slices with the rule `fill` where host memory can be page-locked */
+    ATS_EXPERTS_AUTO,   /* what is faster, where host memory can be page-locked */
     ATS_EXPERTS_WHOLE,  /* all experts of some layers */
     ATS_EXPERTS_SLICES, /* some experts of layers that do not fit, which follow the text */
 };

@@ -72,6 +72,7 @@ static void make_pool(struct ats_cpu_side *side, int n_threads)
 void ats_cpu_side_set_n_threads(struct ats_cpu_side *side, int n_threads)
 {
     ggml_backend_set_n_threads_t set_n_threads;
+    side->n_threads = n_threads;
     if (ats_backend_proc(side->backend, "ggml_backend_set_n_threads", &set_n_threads)) {
         set_n_threads(side->backend, n_threads);
     }

@@ -12,6 +12,7 @@
 
 struct ats_cpu_side {
     ggml_backend_t backend;
+    int n_threads; /* of the latest setting; 0: none yet */
     bool needs_pool;
     ggml_threadpool_t pool; /* NULL until needed */
     int pool_threads;

@@ -20,6 +20,7 @@
 #include <stdatomic.h>
 
 struct ats_buffer;
+struct ats_profile;
 struct ats_stream;
 
 /* Counters of a device, for the summary. */
@@ -47,6 +48,9 @@ struct ats_device {
     ggml_backend_buffer_type_t accel_buffer_type;
     size_t n_peers; /* ATS devices in this process, among which host memory is shared */
     struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
+    struct ats_profile *profile; /* that they are from, or NULL: they are assumed */
+    bool told_rates;             /* a profile has been asked for */
+    bool slices;                 /* experts by slice are faster here, by prediction */
 
     pthread_rwlock_t lock;
     struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */

@@ -1,10 +1,10 @@
 #include "backend/experts.h"
 
 #include "backend/observe.h"
-#include "backend/place.h"
 #include "backend/residency.h"
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
+#include "backend/unplaced.h"
 #include "base/parse.h"
 #include "base/rng.h"
 
@@ -105,16 +105,23 @@ static size_t unplaced_bytes(const struct ats_device *device, const struct ats_d
     return bytes;
 }
 
+/* Whether it was predicted what is faster. */
+static bool is_decided(const struct ats_device *device)
+{
+    return device->config->rule.kind == ATS_RULE_AUTO && device->profile != NULL;
+}
+
 static bool wants_slices(const struct ats_device *device)
 {
     const enum ats_rule_kind rule = device->config->rule.kind;
+    const bool fills = rule == ATS_RULE_AUTO || rule == ATS_RULE_FILL;
     switch (device->config->experts) {
     case ATS_EXPERTS_WHOLE:
         break;
     case ATS_EXPERTS_SLICES:
-        return rule == ATS_RULE_FILL || rule == ATS_RULE_RANDOM;
+        return fills || rule == ATS_RULE_RANDOM;
     case ATS_EXPERTS_AUTO:
-        return rule == ATS_RULE_FILL && ats_device_can_pin(device);
+        return fills && ats_device_can_pin(device) && (!is_decided(device) || device->slices);
     }
     return false;
 }
@@ -154,8 +161,9 @@ static void choose_whole(const struct ats_device *device, const struct ats_descr
         others -= bytes < others ? bytes : others;
     }
     const size_t for_experts = others < left ? left - others : 0;
-    const bool whole = all <= left || (device->config->experts == ATS_EXPERTS_AUTO &&
-                                       !ats_expert_slices_win(layers, n, for_experts));
+    const bool whole =
+        all <= left || (device->config->experts == ATS_EXPERTS_AUTO && !is_decided(device) &&
+                        !ats_expert_slices_win(layers, n, for_experts));
     ats_expert_choose_whole(layers, n, whole ? SIZE_MAX : for_experts);
 }
 

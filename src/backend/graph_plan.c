@@ -1,5 +1,6 @@
 #include "backend/graph_plan.h"
 
+#include "backend/decide.h"
 #include "backend/experts_fill.h"
 #include "backend/place.h"
 #include "backend/promotion.h"
@@ -355,6 +356,9 @@ static bool decide(struct builder *b, bool without_accel)
     struct ats_device *device = b->device;
     struct ats_error reason = {{0}};
     ats_device_settle_budget(device);
+    if (!without_accel) {
+        ats_decide_rates(b->stream, &b->description);
+    }
     const bool host_rule = device->config->rule.kind == ATS_RULE_HOST;
     bool use_accel = !without_accel && device->vram_budget > 0;
     if (use_accel && !host_rule && !take_mirrors(b, &reason)) {
@@ -367,6 +371,7 @@ static bool decide(struct builder *b, bool without_accel)
     if (use_accel) {
         ats_experts_make_way(b->stream, &b->description);
         ats_promotion_reserve(b->stream, &b->description);
+        ats_decide_homes(b->stream, &b->description, b->cgraph);
         ats_experts_want(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
     } else {
         avoid_accel(b);

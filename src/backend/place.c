@@ -1,6 +1,7 @@
 #include "backend/place.h"
 
 #include "backend/residency.h"
+#include "backend/unplaced.h"
 #include "base/parse.h"
 #include "base/replace.h"
 
@@ -9,144 +10,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* The records to place, as units for the planner. */
-struct batch {
-    struct ats_record **records;
-    struct ats_unit *units;
-    enum ats_where *where;
-    size_t n;
-};
-
-static bool batch_make(struct batch *batch, size_t capacity)
-{
-    *batch = (struct batch){
-        .records = calloc(capacity + 1, sizeof(struct ats_record *)),
-        .units = calloc(capacity + 1, sizeof(*batch->units)),
-        .where = calloc(capacity + 1, sizeof(*batch->where)),
-    };
-    return batch->records != NULL && batch->units != NULL && batch->where != NULL;
-}
-
-static void batch_free(struct batch *batch)
-{
-    free(batch->records);
-    free(batch->units);
-    free(batch->where);
-}
-
-/* Whether the record may get a home: it has none yet, and an operator uses what is not made by
- * this graph. Other records are results of a graph, and live where they are used. */
-static bool may_get_home(const struct ats_location *location)
-{
-    return location->record != NULL && location->record->home == 0 && !location->is_node &&
-           location->first_use != SIZE_MAX;
-}
-
-/* What gets a home: weights, and state, which the graph writes. The rest are its inputs. */
-static void collect(const struct ats_device *device, const struct ats_description *d,
-                    struct batch *batch)
-{
-    for (size_t r = 0; r < d->graph.n_roots; r++) {
-        const struct ats_location *location = &d->locations[r];
-        if (!may_get_home(location)) {
-            continue;
-        }
-        struct ats_record *record = location->record;
-        record->is_weight = record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-        if (!record->is_weight && !location->written) {
-            continue;
-        }
-        batch->records[batch->n] = record;
-        batch->units[batch->n++] = (struct ats_unit){
-            .name = record->as_made.name,
-            .bytes = ats_vram_bytes(device, &record->as_made),
-            .kind = record->is_weight ? ATS_UNIT_WEIGHT : ATS_UNIT_STATE,
-            .is_vector = record->is_weight && record->as_made.ne[1] == 1,
-            .accel_can = location->accel_can && !record->sliced,
-            .host_can = location->host_can,
-        };
-    }
-}
-
-/* ---- what the first graph does not show ---- */
-
-/* Whether a side can multiply by the matrix, as the graphs to come will. */
-static bool can_multiply(ggml_backend_dev_t dev, const struct ats_record *record)
-{
-    struct ggml_tensor matrix = record->as_made;
-    struct ggml_tensor vector = {.type = GGML_TYPE_F32,
-                                 .ne = {matrix.ne[0], 1, 1, 1},
-                                 .nb = {sizeof(float), sizeof(float) * (size_t)matrix.ne[0],
-                                        sizeof(float) * (size_t)matrix.ne[0],
-                                        sizeof(float) * (size_t)matrix.ne[0]}};
-    const struct ggml_tensor product = {.type = GGML_TYPE_F32,
-                                        .op = GGML_OP_MUL_MAT,
-                                        .ne = {matrix.ne[1], 1, 1, 1},
-                                        .nb = {sizeof(float), sizeof(float) * (size_t)matrix.ne[1],
-                                               sizeof(float) * (size_t)matrix.ne[1],
-                                               sizeof(float) * (size_t)matrix.ne[1]},
-                                        .src = {&matrix, &vector}};
-    return ggml_backend_dev_supports_op(dev, &product);
-}
-
-bool ats_is_unlayered(const struct ats_record *record)
-{
-    return record->home == 0 && record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
-           ats_layer_of(record->as_made.name) < 0 && record->as_made.ne[1] > 1;
-}
-
-static size_t count_unseen(const struct ats_device *device)
-{
-    size_t n = 0;
-    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
-        for (size_t i = 0; i < b->n_records; i++) {
-            n += ats_is_unlayered(b->records[i]);
-        }
-    }
-    return n;
-}
-
-size_t ats_unlayered_bytes(const struct ats_device *device)
-{
-    size_t bytes = 0;
-    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
-        for (size_t i = 0; i < b->n_records; i++) {
-            if (ats_is_unlayered(b->records[i])) {
-                bytes += ats_vram_bytes(device, &b->records[i]->as_made);
-            }
-        }
-    }
-    return bytes;
-}
-
-/* A pass over a part of a prompt computes no logits, so its graph lacks the output matrix. It
- * is placed with the rest all the same: it is the first to go to VRAM, and large. */
-static void collect_unseen(const struct ats_device *device, struct batch *batch)
-{
-    const size_t n_seen = batch->n;
-    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
-        for (size_t i = 0; i < b->n_records; i++) {
-            struct ats_record *record = b->records[i];
-            bool seen = !ats_is_unlayered(record);
-            for (size_t k = 0; k < n_seen && !seen; k++) {
-                seen = batch->records[k] == record;
-            }
-            if (seen) {
-                continue;
-            }
-            record->is_weight = true;
-            batch->records[batch->n] = record;
-            batch->units[batch->n++] = (struct ats_unit){
-                .name = record->as_made.name,
-                .bytes = ats_vram_bytes(device, &record->as_made),
-                .kind = ATS_UNIT_WEIGHT,
-                .accel_can = can_multiply(device->accel, record),
-                .host_can = true,
-            };
-        }
-    }
-}
 
 /* ---- taking VRAM ---- */
 
@@ -158,7 +21,7 @@ static bool same_block(const struct ats_unit *a, const struct ats_unit *b)
 
 /* Takes VRAM for the run of units of one layer that starts at `first`; returns the index
  * behind it. Units that the accelerator refuses stay in host memory. */
-static size_t take_run(struct ats_device *device, struct batch *batch, size_t first,
+static size_t take_run(struct ats_device *device, struct ats_unplaced *batch, size_t first,
                        struct ats_record **run)
 {
     size_t n = 0;
@@ -187,7 +50,8 @@ static double seconds_now(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static bool upload(struct ats_stream *stream, const struct batch *batch, struct ats_error *err)
+static bool upload(struct ats_stream *stream, const struct ats_unplaced *batch,
+                   struct ats_error *err)
 {
     enum { REPORT_EVERY_S = 2 };
     size_t total = 0;
@@ -217,7 +81,7 @@ static bool upload(struct ats_stream *stream, const struct batch *batch, struct 
     return true;
 }
 
-static void settle_homes(const struct batch *batch)
+static void settle_homes(const struct ats_unplaced *batch)
 {
     static const ats_side_set homes[] = {
         [ATS_WHERE_HOST] = ATS_ON(ATS_HOST),
@@ -234,7 +98,7 @@ static void settle_homes(const struct batch *batch)
 
 /* ---- telling ---- */
 
-static void log_summary(const struct ats_device *device, const struct batch *batch)
+static void log_summary(const struct ats_device *device, const struct ats_unplaced *batch)
 {
     size_t n[2][2] = {{0}};
     size_t bytes[2][2] = {{0}};
@@ -264,13 +128,13 @@ static enum ats_where where_of(const struct ats_record *record)
 }
 
 /* All records of the device that have a home, not only those placed just now. */
-static bool collect_placed(const struct ats_device *device, struct batch *batch)
+static bool collect_placed(const struct ats_device *device, struct ats_unplaced *batch)
 {
     size_t n = 0;
     for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
         n += b->n_records;
     }
-    if (!batch_make(batch, n)) {
+    if (!ats_unplaced_make(batch, n)) {
         return false;
     }
     for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
@@ -289,7 +153,7 @@ static bool collect_placed(const struct ats_device *device, struct batch *batch)
     return true;
 }
 
-static bool write_file(const char *path, const struct batch *batch)
+static bool write_file(const char *path, const struct ats_unplaced *batch)
 {
     struct ats_replace file;
     return ats_replace_begin(&file, path) &&
@@ -306,16 +170,16 @@ static void write_plan(const struct ats_device *device)
     char path[4000];
     snprintf(path, sizeof(path), device == ats_device_at(0) ? "%s" : "%s.%s",
              device->config->plan_out, device->name);
-    struct batch batch;
+    struct ats_unplaced batch;
     if (!collect_placed(device, &batch) || !write_file(path, &batch)) {
         ats_log_error("cannot write the placement plan to %s (ATS_PLAN_OUT): %s\n", path,
                       strerror(errno));
     }
-    batch_free(&batch);
+    ats_unplaced_free(&batch);
 }
 
 /* A plan is followed as far as the budget goes. */
-static void warn_of_shortfall(const struct ats_device *device, const struct batch *batch)
+static void warn_of_shortfall(const struct ats_device *device, const struct ats_unplaced *batch)
 {
     size_t bytes = 0;
     const size_t n =
@@ -328,25 +192,34 @@ static void warn_of_shortfall(const struct ats_device *device, const struct batc
     }
 }
 
+/* What has been decided for this machine, as far as the accelerator can be used now. */
+static bool apply_decision(struct ats_unplaced *batch)
+{
+    bool decided = false;
+    for (size_t i = 0; i < batch->n; i++) {
+        decided = decided || batch->records[i]->is_decided;
+    }
+    for (size_t i = 0; decided && i < batch->n; i++) {
+        const struct ats_record *record = batch->records[i];
+        batch->where[i] =
+            record->is_decided && batch->units[i].accel_can ? record->decided : ATS_WHERE_HOST;
+    }
+    return decided;
+}
+
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
                    bool use_accel, struct ats_error *err)
 {
     struct ats_device *device = stream->device;
-    struct batch batch;
-    struct ats_record **run =
-        calloc(description->graph.n_roots + count_unseen(device) + 1, sizeof(struct ats_record *));
-    bool ok = batch_make(&batch, description->graph.n_roots + count_unseen(device)) && run != NULL;
-    if (!ok) {
-        ats_fail(err, "out of memory");
-    } else {
-        collect(device, description, &batch);
+    struct ats_unplaced batch;
+    bool ok = ats_unplaced_list(device, description, use_accel, &batch);
+    struct ats_record **run = calloc(batch.n + 1, sizeof(struct ats_record *));
+    if (!ok || run == NULL) {
+        ok = ats_fail(err, "out of memory");
     }
     if (ok && batch.n > 0) {
-        if (use_accel) {
-            collect_unseen(device, &batch);
-        }
-        ok = ats_place(batch.units, batch.n, ats_device_vram_left(device), &device->config->rule,
-                       batch.where, err);
+        ok = apply_decision(&batch) || ats_place(batch.units, batch.n, ats_device_vram_left(device),
+                                                 &device->config->rule, batch.where, err);
         if (ok) {
             warn_of_shortfall(device, &batch);
         }
@@ -361,6 +234,6 @@ bool ats_place_new(struct ats_stream *stream, const struct ats_description *desc
         }
     }
     free(run);
-    batch_free(&batch);
+    ats_unplaced_free(&batch);
     return ok;
 }

@@ -1,7 +1,7 @@
 #include "backend/promotion.h"
 
-#include "backend/place.h"
 #include "backend/residency.h"
+#include "backend/unplaced.h"
 #include "base/rng.h"
 #include "plan/beside.h"
 #include "plan/hold.h"

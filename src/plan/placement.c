@@ -276,6 +276,7 @@ bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const stru
     switch (rule->kind) {
     case ATS_RULE_HOST:
         return true;
+    case ATS_RULE_AUTO:
     case ATS_RULE_FILL:
         place_fill(&f);
         return true;
@@ -312,6 +313,7 @@ bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *e
         const char *name;
         enum ats_rule_kind kind;
     } names[] = {
+        {"auto", ATS_RULE_AUTO},
         {"fill", ATS_RULE_FILL},
         {"host", ATS_RULE_HOST},
         {"vram", ATS_RULE_VRAM},

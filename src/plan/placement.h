@@ -38,6 +38,7 @@ struct ats_unit {
 };
 
 enum ats_rule_kind {
+    ATS_RULE_AUTO,   /* as is predicted to be fastest here; `fill` for whoever cannot predict */
     ATS_RULE_FILL,   /* the simple rule: see ats_place */
     ATS_RULE_HOST,   /* nothing in VRAM */
     ATS_RULE_VRAM,   /* everything that fits, in order of use */
@@ -107,7 +108,7 @@ bool ats_placement_read_more(const char *path, struct ats_placement_table *table
 
 void ats_placement_table_free(struct ats_placement_table *table);
 
-/* Parses a rule as users write it: fill, host, vram, random:SEED. Returns false
+/* Parses a rule as users write it: auto, fill, host, vram, random:SEED. Returns false
  * without an error text if `text` is none of these (it may be a file name). */
 bool ats_rule_parse(const char *text, struct ats_rule *rule, struct ats_error *err);
 

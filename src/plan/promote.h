@@ -7,9 +7,9 @@
  *   max(l + bytes_w / B, sum_i t_i^g) < sum_i t_i^c      over the operators i that read w
  *
  * with l the latency of a copy and B the link's bandwidth. Copy and compute overlap from weight to
- * weight in the steady state of a pass, hence the maximum; where they run in order, it is their sum. With a large batch t^c grows with the
- * batch and the copy does not, so prefill promotes and decode does not: the same rule gives each
- * batch its own plan.
+ * weight in the steady state of a pass, hence the maximum; where they run in order, it is their
+ * sum. With a large batch t^c grows with the batch and the copy does not, so prefill promotes and
+ * decode does not: the same rule gives each batch its own plan.
  *
  * Thread-safety: no shared state. */
 #ifndef ATS_PLAN_PROMOTE_H

@@ -41,6 +41,7 @@ bool ats_choose_sides(const struct ats_graph_desc *graph, const struct ats_rule 
         ats_partition_random(graph, ats_rng_next(&mix), sides);
         return true;
     }
+    case ATS_RULE_AUTO:
     case ATS_RULE_FILL:
     case ATS_RULE_TABLE:
         break;

@@ -69,12 +69,12 @@ static size_t choose(const struct ats_decision *d)
     double least_us = d->candidates[0].prediction.session_us;
     for (size_t i = 1; i < d->n; i++) {
         const double us = d->candidates[i].prediction.session_us;
-        least_us = us < least_us ? us : least_us;
+        least_us = us < least_us && !d->candidates[i].is_sliced ? us : least_us;
     }
     size_t best = d->n;
     for (size_t i = 0; i < d->n; i++) {
         const struct ats_prediction *own = &d->candidates[i].prediction;
-        if (own->session_us > least_us * (1 + EQUAL_SHARE)) {
+        if (own->session_us > least_us * (1 + EQUAL_SHARE) || d->candidates[i].is_sliced) {
             continue;
         }
         const struct ats_prediction *other = &d->candidates[best < d->n ? best : i].prediction;
@@ -156,6 +156,17 @@ static bool by_experts(struct decider *d, struct ats_error *err)
     return true;
 }
 
+/* Experts by slice, beside the rule `fill`. */
+static void by_slices(struct decider *d)
+{
+    struct ats_sim_setting setting = *d->setting;
+    const uint64_t left = ats_sim_reserve(d->setting, d->placement);
+    setting.vram_bytes -= left - d->budget; /* what the caller has less of */
+    d->decision->n +=
+        setting.model->params.n_experts > 0 &&
+        ats_predict_slices(&setting, d->workload, &d->decision->candidates[d->decision->n]);
+}
+
 /* ---- the whole ---- */
 
 static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
@@ -177,8 +188,15 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
         !by_rule(d, ATS_RULE_HOST, "host", err) || !by_layers(d, err) || !by_experts(d, err)) {
         return false;
     }
+    const size_t n_placements = d->decision->n;
+    by_slices(d);
     d->placement->holds = false;
     d->decision->chosen = choose(d->decision);
+    const struct ats_candidate *chosen = &d->decision->candidates[d->decision->chosen];
+    d->decision->slices_win =
+        d->decision->n > n_placements &&
+        d->decision->candidates[n_placements].prediction.session_us * (1 + EQUAL_SHARE) <
+            chosen->prediction.session_us;
     ats_sim_listing_apply(d->setting, &d->listing, d->kept + d->decision->chosen * d->listing.n,
                           d->placement);
     return true;
@@ -297,18 +315,17 @@ static void spread(const struct index *x, const struct ats_sim_placement *p, uin
 
 bool ats_decide_units(const struct ats_sim_setting *setting, const struct ats_workload *workload,
                       uint64_t budget, const struct ats_unit *units, size_t n,
-                      enum ats_where *where, struct ats_error *err)
+                      enum ats_where *where, struct ats_decision *decision, struct ats_error *err)
 {
     struct ats_sim_placement placement;
-    struct ats_decision decision;
     struct index x = {0};
     if (!ats_sim_placement_init(setting, &placement)) {
         return ats_fail(err, "out of memory for a placement");
     }
     bool good = index_make(&x, setting->model) || ats_fail(err, "out of memory for a placement");
-    good = good && ats_decide(setting, workload, budget, &placement, &decision, err);
+    good = good && ats_decide(setting, workload, budget, &placement, decision, err);
     if (good) {
-        spread(&x, &placement, decision.budget, units, n, where);
+        spread(&x, &placement, decision->budget, units, n, where);
     }
     free(x.by_name);
     ats_sim_placement_free(&placement);

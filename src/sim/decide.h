@@ -10,6 +10,9 @@
  * wins, so that none of the others is predicted to be faster. Of those that are equally fast the
  * one with the fewest splits wins.
  *
+ * Experts by slice (plan/experts.h) are no placement of tensors, so a plan cannot say them. They
+ * are predicted all the same, and the decision says whether they win.
+ *
  * Pure, and deterministic: experts in use are counted by expectation. Not thread-safe for one
  * setting. */
 #ifndef ATS_SIM_DECIDE_H
@@ -58,14 +61,22 @@ enum { ATS_MOST_CANDIDATES = 24 };
 struct ats_candidate {
     const char *name; /* "solver", "fill", "layers", ...; static */
     bool is_solved;   /* proposed by the solver */
+    bool is_sliced;   /* experts by slice beside the rule `fill`: never chosen, see below */
     uint64_t used_bytes;
     struct ats_prediction prediction;
 };
+
+/* Predicts experts by slice beside the rule `fill`, with a routing that is drawn from the setting's
+ * seed. False: there is no such candidate, because all fits, or nothing would be sliced, or memory
+ * is out. */
+bool ats_predict_slices(const struct ats_sim_setting *setting, const struct ats_workload *workload,
+                        struct ats_candidate *candidate);
 
 struct ats_decision {
     struct ats_candidate candidates[ATS_MOST_CANDIDATES];
     size_t n;
     size_t chosen;
+    bool slices_win; /* the candidate with experts by slice is faster than the chosen one */
     struct ats_solution solution; /* of the first proposal, by the solver's own model */
     uint64_t budget;              /* for weights and state */
 };
@@ -82,9 +93,10 @@ bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload
 /* The same for a backend: `units` are its tensors and state, by llama.cpp's names, and the
  * setting's model has been described from them (model/infer.h). Units that the model does not know
  * stay in host memory; those that only one side can use are there whatever is decided; a unit that
- * would not fit any more stays in host memory. */
+ * would not fit any more stays in host memory. `decision` says what was chosen, and whether experts
+ * by slice would be faster. */
 bool ats_decide_units(const struct ats_sim_setting *setting, const struct ats_workload *workload,
                       uint64_t budget, const struct ats_unit *units, size_t n,
-                      enum ats_where *where, struct ats_error *err);
+                      enum ats_where *where, struct ats_decision *decision, struct ats_error *err);
 
 #endif

@@ -28,7 +28,7 @@ void ats_sim_forget_slices(struct ats_sim_placement *placement)
 
 /* What the experts of a layer consist of. */
 struct layer {
-    int32_t n_experts;
+    int32_t n_experts; /* 0: its matrices stack different numbers, none is sliced */
     size_t part_bytes[ATS_EXPERT_MOST_PARTS];
     uint32_t n_parts;
 };
@@ -44,8 +44,9 @@ static void list_layers(const struct ats_model *m, struct layer *layers, uint32_
             if (op->kind != ATS_COST_EXPERTS || layer->n_parts == ATS_EXPERT_MOST_PARTS) {
                 continue;
             }
+            const bool fits = layer->n_parts == 0 || layer->n_experts == (int32_t)u->n_experts;
             part[op->tensor] = layer->n_parts;
-            layer->n_experts = (int32_t)u->n_experts;
+            layer->n_experts = fits ? (int32_t)u->n_experts : 0;
             layer->part_bytes[layer->n_parts++] =
                 (size_t)(m->tensors[op->tensor].bytes / u->n_experts);
         }
@@ -78,8 +79,9 @@ static bool mark_sliced(const struct ats_model *m, struct ats_sim_placement *p,
         const struct ats_model_unit *u = &m->units[i];
         for (uint32_t o = u->first_op; o < u->first_op + u->n_ops && is_experts(u); o++) {
             if (m->ops[o].kind == ATS_COST_EXPERTS) {
-                p->sliced[m->ops[o].tensor] = !shares[u->layer].whole;
-                any = any || !shares[u->layer].whole;
+                const struct ats_expert_layer *share = &shares[u->layer];
+                p->sliced[m->ops[o].tensor] = !share->whole && share->n_experts > 0;
+                any = any || p->sliced[m->ops[o].tensor];
             }
         }
     }

@@ -2,6 +2,7 @@
 #include "sim/decide.h"
 
 #include "sim/op_time.h"
+#include "sim/sim.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -83,6 +84,12 @@ static bool run_pass(const struct ats_sim_setting *s, const struct ats_sim_polic
     return good;
 }
 
+static double session_us(const struct ats_workload *w, const struct ats_prediction *p)
+{
+    return p->us[ATS_PREFILL] * w->prompt_tokens / p->tokens[ATS_PREFILL] +
+           p->us[ATS_DECODE] * w->decode_tokens;
+}
+
 bool ats_predict(const struct ats_sim_setting *s, const struct ats_workload *w,
                  const struct ats_sim_policy *policy, struct ats_sim_placement *placement,
                  struct ats_prediction *p, struct ats_error *err)
@@ -104,8 +111,67 @@ bool ats_predict(const struct ats_sim_setting *s, const struct ats_workload *w,
     }
     ats_sim_engine_free(engine);
     if (good) {
-        p->session_us = p->us[ATS_PREFILL] * w->prompt_tokens / p->tokens[ATS_PREFILL] +
-                        p->us[ATS_DECODE] * w->decode_tokens;
+        p->session_us = session_us(w, p);
     }
     return good || ats_fail(err, "out of memory while predicting");
+}
+
+/* ---- experts by slice ---- */
+
+static void note(struct ats_prediction *p, enum ats_phase phase, uint32_t tokens,
+                 const struct ats_sim_phase *run)
+{
+    const double passes = (double)run->n_tokens / tokens;
+    p->tokens[phase] = tokens;
+    p->us[phase] = run->use.us / passes;
+    p->splits[phase] = (double)run->use.splits / passes;
+    p->bytes_in[phase] = run->use.bytes[ATS_TO_DEVICE] / passes;
+}
+
+/* The mean pass of the whole prompt, and that of some tokens, once slots have followed the text for
+ * a while. */
+static bool predict_run(const struct ats_sim_setting *s, const struct ats_workload *w,
+                        struct ats_sim_run *run, struct ats_prediction *p, struct ats_error *err)
+{
+    enum { TOKENS = 32 };
+    const struct ats_model_pass prefill = ats_workload_pass(s, w, ATS_PREFILL);
+    const uint32_t wanted = ats_workload_pass(s, w, ATS_DECODE).depth;
+    const uint32_t tokens = s->n_ctx < TOKENS ? s->n_ctx : TOKENS;
+    const uint32_t depth = wanted < s->n_ctx - tokens ? wanted : s->n_ctx - tokens;
+    const uint32_t prompt = w->prompt_tokens < s->n_ctx ? w->prompt_tokens : s->n_ctx;
+    struct ats_sim_phase phase;
+    if (!ats_sim_prefill(run, prompt > 0 ? prompt : 1, &phase, err)) {
+        return false;
+    }
+    note(p, ATS_PREFILL, prefill.n_tokens, &phase);
+    for (int i = 0; i < 2; i++) { /* the first to warm up */
+        if (!ats_sim_decode(run, depth, tokens, &phase, err)) {
+            return false;
+        }
+    }
+    note(p, ATS_DECODE, 1, &phase);
+    p->session_us = session_us(w, p);
+    return true;
+}
+
+bool ats_predict_slices(const struct ats_sim_setting *s, const struct ats_workload *w,
+                        struct ats_candidate *c)
+{
+    const char *none;
+    struct ats_error reason;
+    const struct ats_sim_policy *policy = ats_sim_policy_find("ats-experts", &none, &reason);
+    struct ats_sim_run *run = ats_sim_run_new(s, policy, NULL, NULL, NULL, &reason);
+    bool is_sliced = false;
+    if (run == NULL) {
+        return false;
+    }
+    const struct ats_sim_placement *placement = ats_sim_run_placement(run);
+    for (size_t i = 0; i < s->model->n_tensors; i++) {
+        is_sliced = is_sliced || placement->sliced[i];
+    }
+    *c = (struct ats_candidate){
+        .name = "slices", .is_sliced = true, .used_bytes = placement->used_bytes};
+    is_sliced = is_sliced && predict_run(s, w, run, &c->prediction, &reason);
+    ats_sim_run_free(run);
+    return is_sliced;
 }

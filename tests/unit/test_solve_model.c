@@ -181,6 +181,8 @@ static double session_of(const struct ats_decision *d, const char *name)
     return INFINITY;
 }
 
+static size_t n_sliced; /* decisions that knew of experts by slice */
+
 /* The chosen plan fits, no candidate is predicted to be faster by more than what counts as equal
  * (0.1 %), and it has more splits than the placement by layers only if it is faster. */
 static void check_decision(const struct ats_sim_setting *s, const struct ats_workload *w,
@@ -197,9 +199,19 @@ static void check_decision(const struct ats_sim_setting *s, const struct ats_wor
     assert_int_equal(p.used_bytes, chosen->used_bytes);
     for (size_t i = 0; i < d->n; i++) {
         assert_true(d->candidates[i].used_bytes <= s->vram_bytes);
+        if (d->candidates[i].is_sliced) { /* no placement; the last, and only of experts */
+            assert_int_equal(i, d->n - 1);
+            assert_true(s->model->params.n_experts > 0);
+            assert_int_equal(d->slices_win, 1.001 * d->candidates[i].prediction.session_us <
+                                                chosen->prediction.session_us);
+            n_sliced++;
+            continue;
+        }
         assert_true(chosen->prediction.session_us <=
                     1.001 * d->candidates[i].prediction.session_us);
     }
+    assert_true(!d->slices_win || d->candidates[d->n - 1].is_sliced);
+    assert_false(chosen->is_sliced);
     if (chosen->prediction.splits[ATS_DECODE] > splits_of(d, "layers")) {
         assert_true(chosen->prediction.session_us < session_of(d, "layers"));
     }
@@ -251,6 +263,7 @@ static void test_decisions_on_models(void **state)
     check_model(toy_qwen3moe(8));
     check_model(toy_llama(8, 4096, 14336));
     check_model(two_matrices());
+    assert_true(n_sliced > 0);
 }
 
 /* Any machine, any session. */
@@ -376,6 +389,7 @@ static void test_places_by_name(void **state)
     struct ats_error err = {""};
     s.compute_bytes = 100 << 20;
     assert_true(ats_sim_placement_init(&s, &p));
+    struct ats_decision d;
     assert_true(ats_decide(&s, &w, ATS_BUDGET_OF_SETTING, &p, NULL, &err));
     assert_true(ats_sim_listing_make(&s, &l));
     enum ats_where *where = calloc(l.n + 3, sizeof(*where));
@@ -390,7 +404,7 @@ static void test_places_by_name(void **state)
                                        .accel_can = true,
                                        .host_can = true};
     units[0].accel_can = false;
-    assert_true(ats_decide_units(&s, &w, ATS_BUDGET_OF_SETTING, units, l.n + 3, where, &err));
+    assert_true(ats_decide_units(&s, &w, ATS_BUDGET_OF_SETTING, units, l.n + 3, where, &d, &err));
     size_t n[3] = {0};
     for (size_t i = 1; i < l.n; i++) {
         const bool expected = l.source[i] < m->n_tensors ? p.tensor[l.source[i]]
@@ -404,7 +418,7 @@ static void test_places_by_name(void **state)
     assert_int_equal(where[l.n + 1], ATS_WHERE_VRAM); /* nothing else can */
     assert_int_equal(where[l.n + 2], ATS_WHERE_VRAM); /* with the keys */
     /* what does not fit any more stays */
-    assert_true(ats_decide_units(&s, &w, 15, units + l.n, 3, where, &err));
+    assert_true(ats_decide_units(&s, &w, 15, units + l.n, 3, where, &d, &err));
     assert_int_equal(where[1], ATS_WHERE_VRAM);
     assert_int_equal(where[2], ATS_WHERE_HOST);
     free(where);

@@ -1,0 +1,234 @@
+#include "backend/decide.h"
+
+#include "backend/machine_profile.h"
+#include "backend/residency.h"
+#include "backend/unplaced.h"
+#include "base/parse.h"
+#include "bind/family.h"
+#include "model/infer.h"
+#include "profile/predict.h"
+#include "sim/decide.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- rates ---- */
+
+/* The emulated accelerator in exact mode takes no times that mean anything. */
+static bool takes_real_time(ggml_backend_dev_t accel)
+{
+    char *(*describe)(ggml_backend_dev_t) = NULL;
+    void *address =
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(accel), "ats_emu_describe");
+    if (address == NULL) {
+        return true;
+    }
+    memcpy(&describe, &address, sizeof(describe));
+    char *text = describe(accel);
+    const bool is_timed = text != NULL && strstr(text, "\"timed\"") != NULL;
+    free(text);
+    return is_timed;
+}
+
+/* A file that the user names is taken as it is. */
+static bool names_a_file(void)
+{
+    const char *setting = getenv("ATS_PROFILE");
+    return setting != NULL && setting[0] != '\0' && strcmp(setting, "auto") != 0 &&
+           strcmp(setting, "off") != 0;
+}
+
+/* Bytes that the graph brings: what there is to place. */
+static size_t unplaced_bytes(const struct ats_device *device, const struct ats_description *d)
+{
+    size_t bytes = ats_unlayered_bytes(device);
+    for (size_t r = 0; r < d->graph.n_roots; r++) {
+        const struct ats_record *record = d->locations[r].record;
+        if (record != NULL && record->home == 0 && !ats_is_unlayered(record)) {
+            bytes += ats_vram_bytes(device, &record->as_made);
+        }
+    }
+    return bytes;
+}
+
+/* Rules that are there for tests ask no machine. */
+static bool wants_rates(const struct ats_device *device)
+{
+    switch (device->config->rule.kind) {
+    case ATS_RULE_HOST:
+    case ATS_RULE_RANDOM:
+        return false;
+    case ATS_RULE_AUTO:
+    case ATS_RULE_FILL:
+    case ATS_RULE_VRAM:
+    case ATS_RULE_TABLE:
+        break;
+    }
+    return names_a_file() || takes_real_time(device->accel);
+}
+
+void ats_decide_rates(struct ats_stream *stream, const struct ats_description *description)
+{
+    struct ats_device *device = stream->device;
+    if (device->told_rates || device->vram_budget == 0 ||
+        unplaced_bytes(device, description) <= ats_device_vram_left(device)) {
+        return;
+    }
+    device->told_rates = true;
+    struct ats_profile *profile = wants_rates(device) ? calloc(1, sizeof(*profile)) : NULL;
+    if (profile == NULL ||
+        !ats_machine_profile_get(device->accel, stream->cpu.n_threads, profile)) {
+        free(profile);
+        return;
+    }
+    device->profile = profile;
+    device->rates = ats_profile_plan_rates(profile);
+}
+
+/* ---- describing the model ---- */
+
+static bool add_tensor(const struct ats_record *record, struct ats_model_tensor *tensor)
+{
+    const struct ggml_tensor *made = &record->as_made;
+    *tensor = (struct ats_model_tensor){.name = strdup(made->name),
+                                        .type_name = ggml_type_name(made->type),
+                                        .family = ats_family_of(made->type),
+                                        .bytes = record->bytes};
+    for (int d = 0; d < 4; d++) {
+        tensor->ne[d] = (uint64_t)made->ne[d];
+    }
+    return tensor->name != NULL;
+}
+
+/* State is borrowed by the clues, names included. */
+static void add_state(const struct ats_record *record, struct ats_model_tensor *tensor)
+{
+    const struct ggml_tensor *made = &record->as_made;
+    *tensor =
+        (struct ats_model_tensor){.name = (char *)(uintptr_t)made->name, .bytes = record->bytes};
+    for (int d = 0; d < 4; d++) {
+        tensor->ne[d] = (uint64_t)made->ne[d];
+    }
+}
+
+static uint32_t experts_used(const struct ggml_cgraph *cgraph)
+{
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        if (cgraph->nodes[i]->op == GGML_OP_MUL_MAT_ID) {
+            return (uint32_t)cgraph->nodes[i]->src[2]->ne[0];
+        }
+    }
+    return 0;
+}
+
+static struct ats_model *describe_model(const struct ats_unplaced *units,
+                                        const struct ggml_cgraph *cgraph, uint32_t *n_ctx,
+                                        struct ats_error *err)
+{
+    struct ats_model_tensor *tensors = calloc(units->n + 1, sizeof(*tensors));
+    struct ats_model_tensor *state = calloc(units->n + 1, sizeof(*state));
+    struct ats_model_clues clues = {.state = state, .n_used = experts_used(cgraph)};
+    struct ats_model *model = NULL;
+    size_t n = 0;
+    bool good = tensors != NULL && state != NULL;
+    for (size_t i = 0; good && i < units->n; i++) {
+        if (units->units[i].kind == ATS_UNIT_STATE) {
+            add_state(units->records[i], &state[clues.n_state++]);
+        } else {
+            good = add_tensor(units->records[i], &tensors[n++]);
+        }
+    }
+    if (good) {
+        model = ats_model_infer(tensors, n, &clues, n_ctx, err);
+    } else {
+        ats_fail(err, "out of memory for the description of a model");
+        if (tensors != NULL) {
+            ats_model_free_tensors(tensors, n);
+        }
+    }
+    free(state);
+    return model;
+}
+
+/* ---- homes ---- */
+
+/* llama.cpp's defaults: a backend is not told them. */
+enum { UBATCH = 512, BATCH = 2048, CONTEXT = 4096 };
+
+/* Weights of layers: a model is being loaded, not a cache for one that is there. */
+static bool brings_layers(const struct ats_unplaced *units)
+{
+    for (size_t i = 0; i < units->n; i++) {
+        if (units->units[i].kind == ATS_UNIT_WEIGHT && ats_layer_of(units->units[i].name) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void say(const struct ats_device *device, const struct ats_decision *decision, bool slices)
+{
+    const struct ats_candidate *c =
+        &decision->candidates[slices ? decision->n - 1 : decision->chosen];
+    ats_log_info("%s: placed for this machine: %s; predicted %.4g tokens/s of prompts, %.3g of "
+                 "answers\n",
+                 device->name, c->name,
+                 1e6 * c->prediction.tokens[ATS_PREFILL] / c->prediction.us[ATS_PREFILL],
+                 1e6 / c->prediction.us[ATS_DECODE]);
+}
+
+static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
+                   const struct ats_model *model, uint32_t n_ctx, struct ats_error *err)
+{
+    struct ats_device *device = stream->device;
+    const struct ats_sim_overheads overheads = ats_sim_overheads_default();
+    const struct ats_sim_machine machine = ats_sim_machine_of_profile(device->profile, &overheads);
+    const size_t taken = device->vram_used - stream->staging.size;
+    const struct ats_sim_setting setting = {
+        .model = model,
+        .machine = &machine,
+        .vram_bytes = device->vram_budget,
+        .compute_bytes = taken > 0 ? taken : 1, /* known, so not to be estimated */
+        .n_ctx = n_ctx > 0 ? n_ctx : CONTEXT,
+        .ubatch = UBATCH,
+        .batch = BATCH,
+        .seed = 1,
+    };
+    const struct ats_workload workload = ats_workload_default();
+    struct ats_decision decision;
+    if (!ats_decide_units(&setting, &workload, ats_device_vram_left(device), units->units, units->n,
+                          units->where, &decision, err)) {
+        return false;
+    }
+    device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO;
+    for (size_t i = 0; i < units->n && !device->slices; i++) {
+        units->records[i]->is_decided = true;
+        units->records[i]->decided = units->where[i];
+    }
+    say(device, &decision, device->slices);
+    return true;
+}
+
+void ats_decide_homes(struct ats_stream *stream, const struct ats_description *description,
+                      const struct ggml_cgraph *cgraph)
+{
+    struct ats_device *device = stream->device;
+    if (device->config->rule.kind != ATS_RULE_AUTO || device->profile == NULL ||
+        stream->staging.buffer == NULL || device->config->experts == ATS_EXPERTS_SLICES) {
+        return;
+    }
+    struct ats_unplaced units;
+    struct ats_error err = {{0}};
+    bool good = ats_unplaced_list(device, description, true, &units) ||
+                ats_fail(&err, "out of memory for a placement");
+    if (good && brings_layers(&units)) {
+        uint32_t n_ctx = 0;
+        struct ats_model *model = describe_model(&units, cgraph, &n_ctx, &err);
+        good = model != NULL && decide(stream, &units, model, n_ctx, &err);
+        ats_model_free(model);
+    }
+    if (!good) {
+        ats_log_warn("%s: placed by the rule fill: %s\n", device->name, err.text);
+    }
+    ats_unplaced_free(&units);
+}
