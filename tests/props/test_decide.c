@@ -1,0 +1,151 @@
+/* Placement by prediction, with a profile of round figures (machine.json): any budget gives the
+ * same bits as the CPU, what is decided is carried out and told, and a profile that is missing or
+ * broken costs a line and nothing else. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "harness.h"
+#include "models.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+enum { UBATCH = 16 };
+
+/* Written by a scenario's process, read by the test's. */
+static struct {
+    size_t used_bytes;
+    size_t decided;
+} * shared;
+
+static size_t used_bytes(void)
+{
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    ggml_backend_dev_memory(device_named("EMU0"), &free_bytes, &total_bytes);
+    return total_bytes - free_bytes;
+}
+
+static void compare(struct llama_model *ats_model, struct llama_model *cpu_model, uint64_t text)
+{
+    static const size_t lengths[] = {40, 1, 1, 3, 1, 20, 1};
+    struct llama_context_params params = context_params();
+    params.n_ubatch = UBATCH;
+    struct llama_context *ats = llama_init_from_model(ats_model, params);
+    struct llama_context *cpu = llama_init_from_model(cpu_model, params);
+    CHECK(ats != NULL && cpu != NULL, "no context");
+    size_t n_past = 0;
+    for (size_t i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
+        CHECK(decode_text(cpu, text, n_past, lengths[i], 0) == 0, "decode on the CPU");
+        CHECK(decode_text(ats, text, n_past, lengths[i], 0) == 0, "decode");
+        CHECK(memcmp(llama_get_logits_ith(ats, -1), llama_get_logits_ith(cpu, -1),
+                     logits_size(cpu) * sizeof(float)) == 0,
+              "step %zu differs from the CPU", i);
+        n_past += lengths[i];
+    }
+    shared->used_bytes = used_bytes();
+    llama_free(ats);
+    llama_free(cpu);
+}
+
+static void run_model(const void *argument)
+{
+    const enum model_kind *kind = argument;
+    models_start();
+    struct llama_model *ats = model_load(model_path(*kind), "ATS0", LLAMA_LOAD_MODE_MMAP);
+    struct llama_model *cpu = model_load(model_path(*kind), "", LLAMA_LOAD_MODE_MMAP);
+    CHECK(ats != NULL && cpu != NULL, "cannot load");
+    compare(ats, cpu, 1);
+    shared->decided += scenario_logged("placed for this machine");
+    compare(ats, cpu, 2); /* a second context finds the weights placed */
+    CHECK(scenario_logged_errors() == 0, "an error");
+    llama_model_free(ats);
+    llama_model_free(cpu);
+    llama_backend_free();
+}
+
+static void run_with_profile(const void *argument)
+{
+    run_model(argument);
+    CHECK(!scenario_logged("no profile"), "the profile was not read");
+}
+
+static void run_without_profile(const void *argument)
+{
+    run_model(argument);
+    CHECK(scenario_logged("built-in rates"), "nobody was told");
+    CHECK(!scenario_logged("placed for this machine"), "by which profile?");
+}
+
+/* Nothing is asked, and nothing is told. */
+static void run_off(const void *argument)
+{
+    run_model(argument);
+    CHECK(!scenario_logged("profile") && !scenario_logged("placed for this machine"),
+          "a profile was asked for");
+}
+
+static void test_any_budget(void **state)
+{
+    (void)state;
+    static const enum model_kind kinds[] = {MODEL_LARGE,  MODEL_WIDE_EXPERTS, MODEL_EXPERTS,
+                                            MODEL_HYBRID, MODEL_RECURRENT,    MODEL_DENSE};
+    static const char *const more[] = {"", " ATS_EMU_DELAY_US=20", " ATS_TRANSFER=serial",
+                                       " ATS_EXPERTS=whole"};
+    enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]), BUDGETS = 4 };
+    for (uint64_t k = 0; k < N_KINDS; k++) {
+        assert_true(scenario_run("VRAM for all", "", run_off, &kinds[k]));
+        const size_t most = shared->used_bytes;
+        for (uint64_t i = 0; i < BUDGETS; i++) {
+            if (!is_chosen(k * BUDGETS + i, N_KINDS * BUDGETS)) {
+                continue;
+            }
+            struct ats_rng rng = test_rng(10 * k + i);
+            const size_t budget = most * (20 + 20 * i + test_between(&rng, 0, 18)) / 100;
+            char settings[256];
+            snprintf(settings, sizeof(settings), "ATS_PROFILE=%s ATS_VRAM=%zu%s", ATS_TEST_MACHINE,
+                     budget, more[ats_rng_below(&rng, 4)]);
+            assert_true(scenario_run(settings, settings, run_with_profile, &kinds[k]));
+        }
+    }
+    /* small budgets leave no room for weights to pass through, and then nothing is predicted */
+    assert_true(is_sanitized() || shared->decided >= 2ULL * BUDGETS);
+}
+
+static void test_profiles_that_do_not_serve(void **state)
+{
+    (void)state;
+    static const enum model_kind kind = MODEL_LARGE;
+    assert_true(scenario_run("missing", "ATS_PROFILE=/nonexistent ATS_VRAM=8M", run_without_profile,
+                             &kind));
+    assert_true(scenario_run("no profile", "ATS_PROFILE=" ATS_TEST_LIBRARY " ATS_VRAM=8M",
+                             run_without_profile, &kind));
+    assert_true(scenario_run("off", "ATS_PROFILE=off ATS_VRAM=8M", run_off, &kind));
+    /* exact emulation has no times: it is not measured */
+    assert_true(scenario_run("exact", "ATS_VRAM=8M", run_off, &kind));
+    /* another rule was asked for */
+    assert_true(scenario_run("fill",
+                             "ATS_PROFILE=" ATS_TEST_MACHINE " ATS_PLACEMENT=fill ATS_VRAM=8M",
+                             run_model, &kind));
+}
+
+static int make_models(void **state)
+{
+    (void)state;
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    models_make();
+    return shared == MAP_FAILED ? -1 : 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_any_budget),
+        cmocka_unit_test(test_profiles_that_do_not_serve),
+    };
+    return cmocka_run_group_tests(tests, make_models, NULL);
+}
