@@ -166,10 +166,10 @@ static bool brings_layers(const struct ats_unplaced *units)
     return false;
 }
 
-static void say(const struct ats_device *device, const struct ats_decision *decision, bool slices)
+static void say(const struct ats_device *device, const struct ats_decision *decision)
 {
-    const struct ats_candidate *c =
-        &decision->candidates[slices ? decision->n - 1 : decision->chosen];
+    const size_t own = decision->keeps_fill ? decision->fill : decision->chosen;
+    const struct ats_candidate *c = &decision->candidates[device->slices ? decision->n - 1 : own];
     ats_log_info("%s: placed for this machine: %s; predicted %.4g tokens/s of prompts, %.3g of "
                  "answers\n",
                  device->name, c->name,
@@ -200,12 +200,14 @@ static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
                           units->where, &decision, err)) {
         return false;
     }
+    device->is_decided = true;
     device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO;
-    for (size_t i = 0; i < units->n && !device->slices; i++) {
+    const bool by_rule = device->slices || decision.keeps_fill;
+    for (size_t i = 0; i < units->n && !by_rule; i++) {
         units->records[i]->is_decided = true;
         units->records[i]->decided = units->where[i];
     }
-    say(device, &decision, device->slices);
+    say(device, &decision);
     return true;
 }
 

@@ -50,7 +50,8 @@ struct ats_device {
     struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
     struct ats_profile *profile; /* that they are from, or NULL: they are assumed */
     bool told_rates;             /* a profile has been asked for */
-    bool slices;                 /* experts by slice are faster here, by prediction */
+    bool is_decided;             /* it was predicted what is faster for the latest model */
+    bool slices;                 /* experts by slice, by that prediction */
 
     pthread_rwlock_t lock;
     struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */

@@ -105,12 +105,6 @@ static size_t unplaced_bytes(const struct ats_device *device, const struct ats_d
     return bytes;
 }
 
-/* Whether it was predicted what is faster. */
-static bool is_decided(const struct ats_device *device)
-{
-    return device->config->rule.kind == ATS_RULE_AUTO && device->profile != NULL;
-}
-
 static bool wants_slices(const struct ats_device *device)
 {
     const enum ats_rule_kind rule = device->config->rule.kind;
@@ -121,7 +115,7 @@ static bool wants_slices(const struct ats_device *device)
     case ATS_EXPERTS_SLICES:
         return fills || rule == ATS_RULE_RANDOM;
     case ATS_EXPERTS_AUTO:
-        return fills && ats_device_can_pin(device) && (!is_decided(device) || device->slices);
+        return fills && ats_device_can_pin(device) && (!device->is_decided || device->slices);
     }
     return false;
 }
@@ -162,7 +156,7 @@ static void choose_whole(const struct ats_device *device, const struct ats_descr
     }
     const size_t for_experts = others < left ? left - others : 0;
     const bool whole =
-        all <= left || (device->config->experts == ATS_EXPERTS_AUTO && !is_decided(device) &&
+        all <= left || (device->config->experts == ATS_EXPERTS_AUTO && !device->is_decided &&
                         !ats_expert_slices_win(layers, n, for_experts));
     ats_expert_choose_whole(layers, n, whole ? SIZE_MAX : for_experts);
 }

@@ -76,6 +76,10 @@ struct ats_decision {
     struct ats_candidate candidates[ATS_MOST_CANDIDATES];
     size_t n;
     size_t chosen;
+    size_t fill; /* the rule `fill` */
+    /* what was chosen promises less than 2 % over the rule, which is less than a prediction is
+     * worth: a backend keeps the rule */
+    bool keeps_fill;
     bool slices_win; /* the candidate with experts by slice is faster than the chosen one */
     struct ats_solution solution; /* of the first proposal, by the solver's own model */
     uint64_t budget;              /* for weights and state */

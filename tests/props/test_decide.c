@@ -20,6 +20,8 @@ enum { UBATCH = 16 };
 static struct {
     size_t used_bytes;
     size_t decided;
+    size_t sliced; /* of these, with experts by slice */
+    size_t solved; /* of these, by a plan that is better than the rule */
 } * shared;
 
 static size_t used_bytes(void)
@@ -61,6 +63,8 @@ static void run_model(const void *argument)
     CHECK(ats != NULL && cpu != NULL, "cannot load");
     compare(ats, cpu, 1);
     shared->decided += scenario_logged("placed for this machine");
+    shared->solved += scenario_logged("placed for this machine: solver");
+    shared->sliced += scenario_logged("placed for this machine: slices");
     compare(ats, cpu, 2); /* a second context finds the weights placed */
     CHECK(scenario_logged_errors() == 0, "an error");
     llama_model_free(ats);
@@ -113,6 +117,8 @@ static void test_any_budget(void **state)
         }
     }
     /* small budgets leave no room for weights to pass through, and then nothing is predicted */
+    print_message("%zu decided, %zu by the solver, %zu by slice\n", shared->decided, shared->solved,
+                  shared->sliced);
     assert_true(is_sanitized() || shared->decided >= 2ULL * BUDGETS);
 }
 
