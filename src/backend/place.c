@@ -19,28 +19,67 @@ static bool same_block(const struct ats_unit *a, const struct ats_unit *b)
            ats_is_expert_weight(a->name) == ats_is_expert_weight(b->name);
 }
 
-/* Takes VRAM for the run of units of one layer that starts at `first`; returns the index
- * behind it. Units that the accelerator refuses stay in host memory. */
-static size_t take_run(struct ats_device *device, struct ats_unplaced *batch, size_t first,
-                       struct ats_record **run)
+/* What has been taken for this batch, to be given back if it has to be planned again. */
+struct taking {
+    struct ats_record **records;
+    size_t n;
+    size_t failed_bytes; /* of the allocation that the accelerator refused */
+    struct ats_error reason;
+};
+
+/* Takes VRAM for the run of units [first, last) of one layer. */
+static bool take_run(struct ats_device *device, const struct ats_unplaced *batch, size_t first,
+                     size_t last, struct taking *t)
 {
+    struct ats_record **run = t->records + t->n;
     size_t n = 0;
-    size_t last = first;
-    while (last < batch->n && same_block(&batch->units[first], &batch->units[last])) {
+    size_t bytes = 0;
+    for (size_t i = first; i < last; i++) {
         /* an upload that failed before may have left VRAM taken */
-        if (batch->where[last] != ATS_WHERE_HOST && batch->records[last]->block == NULL) {
-            run[n++] = batch->records[last];
+        if (batch->where[i] != ATS_WHERE_HOST && batch->records[i]->block == NULL) {
+            run[n++] = batch->records[i];
+            bytes += batch->units[i].bytes;
         }
-        last++;
     }
-    struct ats_error reason = {{0}};
-    if (n > 0 && !ats_vram_take(device, run, n, &reason)) {
-        ats_log_warn("%s: %zu tensors stay in host memory: %s\n", device->name, n, reason.text);
+    if (n > 0 && !ats_vram_take(device, run, n, &t->reason)) {
+        t->failed_bytes = bytes;
+        return false;
+    }
+    t->n += n;
+    return true;
+}
+
+/* Takes VRAM for what is to live there. Stops at the first refusal, or leaves the units of that run
+ * in host memory and goes on. */
+static bool take_all(struct ats_device *device, const struct ats_unplaced *batch, bool goes_on,
+                     struct taking *t)
+{
+    size_t last = 0;
+    for (size_t first = 0; first < batch->n; first = last) {
+        while (last < batch->n && same_block(&batch->units[first], &batch->units[last])) {
+            last++;
+        }
+        if (take_run(device, batch, first, last, t)) {
+            continue;
+        }
+        if (!goes_on) {
+            return false;
+        }
+        ats_log_warn("%s: %zu tensors stay in host memory: %s\n", device->name, last - first,
+                     t->reason.text);
         for (size_t i = first; i < last; i++) {
             batch->where[i] = ATS_WHERE_HOST;
         }
     }
-    return last;
+    return true;
+}
+
+static void give_back(struct taking *t)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        ats_vram_release(t->records[i]);
+    }
+    t->n = 0;
 }
 
 static double seconds_now(void)
@@ -193,7 +232,7 @@ static void warn_of_shortfall(const struct ats_device *device, const struct ats_
 }
 
 /* What has been decided for this machine, as far as the accelerator can be used now. */
-static bool apply_decision(struct ats_unplaced *batch)
+static bool apply_decision(const struct ats_unplaced *batch)
 {
     bool decided = false;
     for (size_t i = 0; i < batch->n; i++) {
@@ -207,33 +246,58 @@ static bool apply_decision(struct ats_unplaced *batch)
     return decided;
 }
 
+/* It was for a larger budget. */
+static void drop_decision(const struct ats_unplaced *batch)
+{
+    for (size_t i = 0; i < batch->n; i++) {
+        batch->records[i]->is_decided = false;
+    }
+}
+
+/* Decides, and takes VRAM. If the accelerator has less than it said, what it gave is the budget
+ * from then on, with half of what it refused, and all is decided again. */
+static bool settle_places(struct ats_device *device, struct ats_unplaced *batch, struct taking *t,
+                          struct ats_error *err)
+{
+    enum { ATTEMPTS = 6 };
+    for (int attempt = 1;; attempt++) {
+        if (!apply_decision(batch) &&
+            !ats_place(batch->units, batch->n, ats_device_vram_left(device), &device->config->rule,
+                       batch->where, err)) {
+            return false;
+        }
+        if (take_all(device, batch, attempt == ATTEMPTS, t)) {
+            warn_of_shortfall(device, batch);
+            return true;
+        }
+        char text[32];
+        device->vram_budget = device->vram_used + t->failed_bytes / 2;
+        give_back(t);
+        drop_decision(batch);
+        ats_log_warn("%s: %s; planned again with a VRAM budget of %s\n", device->name,
+                     t->reason.text, ats_format_bytes(device->vram_budget, text, sizeof(text)));
+    }
+}
+
 bool ats_place_new(struct ats_stream *stream, const struct ats_description *description,
                    bool use_accel, struct ats_error *err)
 {
     struct ats_device *device = stream->device;
     struct ats_unplaced batch;
     bool ok = ats_unplaced_list(device, description, use_accel, &batch);
-    struct ats_record **run = calloc(batch.n + 1, sizeof(struct ats_record *));
-    if (!ok || run == NULL) {
+    struct taking taking = {.records = calloc(batch.n + 1, sizeof(struct ats_record *))};
+    if (!ok || taking.records == NULL) {
         ok = ats_fail(err, "out of memory");
     }
     if (ok && batch.n > 0) {
-        ok = apply_decision(&batch) || ats_place(batch.units, batch.n, ats_device_vram_left(device),
-                                                 &device->config->rule, batch.where, err);
-        if (ok) {
-            warn_of_shortfall(device, &batch);
-        }
-        for (size_t i = 0; ok && i < batch.n;) {
-            i = take_run(device, &batch, i, run);
-        }
-        ok = ok && upload(stream, &batch, err);
+        ok = settle_places(device, &batch, &taking, err) && upload(stream, &batch, err);
         if (ok) {
             settle_homes(&batch);
             log_summary(device, &batch);
             write_plan(device);
         }
     }
-    free(run);
+    free(taking.records);
     ats_unplaced_free(&batch);
     return ok;
 }

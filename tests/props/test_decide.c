@@ -20,6 +20,7 @@ enum { UBATCH = 16 };
 static struct {
     size_t used_bytes;
     size_t decided;
+    size_t shrunk; /* runs whose budget has been lowered */
     size_t sliced; /* of these, with experts by slice */
     size_t solved; /* of these, by a plan that is better than the rule */
 } * shared;
@@ -139,6 +140,37 @@ static void test_profiles_that_do_not_serve(void **state)
                              run_model, &kind));
 }
 
+/* The accelerator refuses an allocation: the budget shrinks, and all else is as ever. */
+static void run_refused(const void *argument)
+{
+    models_start();
+    struct llama_model *ats = model_load(model_path(MODEL_LARGE), "ATS0", LLAMA_LOAD_MODE_MMAP);
+    struct llama_model *cpu = model_load(model_path(MODEL_LARGE), "", LLAMA_LOAD_MODE_MMAP);
+    CHECK(ats != NULL && cpu != NULL, "cannot load");
+    inject("EMU0", argument);
+    compare(ats, cpu, 1);
+    shared->shrunk += scenario_logged("planned again with a VRAM budget of");
+    inject("EMU0", "off");
+    compare(ats, cpu, 2);
+    llama_model_free(ats);
+    llama_model_free(cpu);
+    llama_backend_free();
+}
+
+static void test_refused_allocations(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"alloc:2", "alloc:3", "alloc:4", "alloc:5", "alloc:3+"};
+    enum { N = sizeof(specs) / sizeof(specs[0]) };
+    for (size_t i = 0; i < N; i++) {
+        if (is_chosen(i, N)) {
+            assert_true(scenario_run(specs[i], "ATS_PROFILE=" ATS_TEST_MACHINE " ATS_VRAM=16M",
+                                     run_refused, specs[i]));
+        }
+    }
+    assert_true(is_sanitized() || shared->shrunk >= 3);
+}
+
 static int make_models(void **state)
 {
     (void)state;
@@ -152,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_budget),
         cmocka_unit_test(test_profiles_that_do_not_serve),
+        cmocka_unit_test(test_refused_allocations),
     };
     return cmocka_run_group_tests(tests, make_models, NULL);
 }
