@@ -1,13 +1,14 @@
 // node-llama-cpp from npm with its own prebuilt binaries generates on ATS0 what it generates on
 // the CPU alone: the backend binds to whatever ggml of its version loads it.
-// Usage: test_node_llama.mjs ARCHITECTURE
+// Usage: test_node_llama.mjs ARCHITECTURE; "demo" takes the model that the project ships, the others
+// have random weights.
 
 import { execFile } from "node:child_process";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { check, checkEqual, run } from "../server/lib/check.mjs";
-import { atsEnvironment, cleanEnvironment, setting, synth, work } from "../server/lib/setting.mjs";
+import { atsEnvironment, cleanEnvironment, setting, shippedModel, synth, work } from "../server/lib/setting.mjs";
 import { checkBothSides } from "../server/lib/stats.mjs";
 
 const arch = process.argv[2] ?? "llama";
@@ -34,7 +35,7 @@ async function generate(model, environment) {
 
 await run(150, async () => {
     // ggml repacks no f32 weights on any CPU, so the plain CPU run rounds like ours.
-    const model = synth("model.gguf", "--arch", arch, "--type", "f32");
+    const model = arch === "demo" ? shippedModel : synth("model.gguf", "--arch", arch, "--type", "f32");
     const stats = path.join(work, "stats.json");
     const cpu = await generate(model, cleanEnvironment());
     const ats = await generate(model, atsEnvironment(stats));

@@ -6,7 +6,7 @@ import { createRequire } from "node:module";
 import path from "node:path";
 import { check, checkEqual, run } from "./lib/check.mjs";
 import { sleep, startBoth, stopAll } from "./lib/server.mjs";
-import { keptFolder, setting, synth, work } from "./lib/setting.mjs";
+import { keptFolder, setting, shippedModel, work } from "./lib/setting.mjs";
 import { checkBothSides } from "./lib/stats.mjs";
 
 const answerTokens = 24;
@@ -64,8 +64,8 @@ const contentOf = (stream) =>
 await run(
     150,
     async () => {
-        const model = synth("model.gguf", "--arch", "llama");
-        const options = ["-m", model, "-np", "4", "-c", "8192", "--temp", "0", "-n", String(answerTokens)];
+        const model = shippedModel;
+        const options = ["-m", model, "-np", "4", "-c", "2048", "--temp", "0", "-n", String(answerTokens)];
         const { cpu, ats } = await startBoth("page", options);
         const page = await openBrowser();
         const faults = watch(page, ats);
