@@ -7,6 +7,7 @@ with k rounded down and r is k's fraction. `fixed` is what does not scale with d
 layer and compute memory.
 """
 
+import hashlib
 import json
 import os
 import subprocess
@@ -126,6 +127,7 @@ class Machine:
         self.rig_type = RIG_TYPES.get(facts["types"], "q4")
         self.whole_vram = platform["vram"]
         self.identity = None  # of the machine, in keys of runs
+        self.profile = None
         if self.emulated:
             self._read_rig(build)
         if not self.whole_vram and not vram:
@@ -139,6 +141,29 @@ class Machine:
         self.whole_vram = table["memory_bytes"]
         table["scale"].get("host", {}).pop("measured_before", None)
         self.identity = [table, driver.digest(rig_files(self.rig, build))]
+        self.profile = self._measure_profile(build)
+
+    def _measure_profile(self, build):
+        """ATS plans by a profile of the emulated machine, one for all its runs."""
+        text = json.dumps([self.identity, self.rig_type, self.threads], sort_keys=True)
+        name = "profile-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+        path = os.path.abspath(os.path.join(build, "bench", "profiles", name + ".json"))
+        if os.path.exists(path):
+            return path
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        environment = dict(driver.plain_environment(), **self._rig_environment(),
+                           ATS_EMULATE=self.rig, OMP_WAIT_POLICY="passive",
+                           ATS_LLAMA_BIN=os.environ.get("ATS_LLAMA_BIN", ""))
+        command = [os.path.join(build, "bin", "ats"), "profile", "--quick", "--device", "EMU0",
+                   "--threads", str(self.threads), "--out", path]
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True,
+                                  timeout=RIG_TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as failure:
+            raise driver.Failed(f"ats profile: {failure}") from failure
+        if done.returncode != 0:
+            raise driver.Failed(done.stderr.strip() or "ats profile failed")
+        return path
 
     def _size(self, path, context, vram):
         """Layers and memory of the file that stands for the model."""
@@ -180,7 +205,7 @@ class Machine:
 
     def budget(self):
         """ATS's own variables, beside the level's."""
-        return {"ATS_VRAM": str(self.vram)} if self.emulated else {}
+        return {"ATS_VRAM": str(self.vram), "ATS_PROFILE": self.profile} if self.emulated else {}
 
     def describe(self):
         place = f"rig {self.rig}" if self.emulated else f"device {self.device}"
