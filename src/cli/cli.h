@@ -8,6 +8,7 @@
 #include "base/error.h"
 
 #include <argp.h>
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -53,6 +54,21 @@ void cli_parse(const struct argp *argp, int argc, char **argv, void *input);
 int cli_error(const char *who, const struct ats_error *err);
 _Noreturn void cli_usage_error(const char *who, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Called first by main. When the process exits, on whatever way, what was printed must have reached
+ * stdout: if not, one line on stderr says so and the exit code is CLI_FAILED. No other place checks
+ * that. */
+void cli_watch_output(void);
+
+/* Prints JSON (flags: json_dumpf's) and a newline, and gives up the reference. Of what could not be
+ * made JSON, such as NULL, it ends the process with a message. */
+void cli_print_json(json_t *root, size_t flags);
+
+/* The value of --`option`, a whole number from `least` to `most`, or a size in bytes; anything else
+ * ends the process as wrong usage. */
+uint32_t cli_number(const char *who, const char *option, const char *text, uint32_t least,
+                    uint32_t most);
+size_t cli_size(const char *who, const char *option, const char *text);
 
 /* The candidate closest to `word`, or NULL when none is close enough to be a slip. */
 const char *cli_suggest(const char *word, const char *const *candidates, size_t n);

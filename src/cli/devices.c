@@ -196,12 +196,11 @@ static void print_messages(const json_t *root)
     }
 }
 
-static int show(const char *who, const json_t *root, const struct options *o)
+static int show(const char *who, json_t *root, const struct options *o)
 {
     bool loaded = json_is_true(json_object_get(json_object_get(root, "backend"), "loaded"));
     if (o->json) {
-        json_dumpf(root, stdout, JSON_INDENT(2));
-        printf("\n");
+        cli_print_json(json_incref(root), JSON_INDENT(2));
     } else {
         print_cpu(json_object_get(root, "cpu"));
         print_accelerators(json_object_get(root, "accelerators"));
@@ -210,10 +209,6 @@ static int show(const char *who, const json_t *root, const struct options *o)
         if (!o->verbose) {
             print_messages(root);
         }
-    }
-    if (fflush(stdout) != 0) {
-        fprintf(stderr, "%s: cannot write to standard output\n", who);
-        return CLI_FAILED;
     }
     if (!loaded) {
         fprintf(stderr, "%s: the backend library %s could not be loaded\n", who,

@@ -8,6 +8,7 @@
 int main(int argc, char **argv)
 {
     int (*run)(int argc, char **argv) = NULL;
+    cli_watch_output();
     if (argc > 1 && strcmp(argv[1], "synth") == 0) {
         run = cli_synth;
     } else if (argc > 1 && strcmp(argv[1], "simulate") == 0) {

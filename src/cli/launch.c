@@ -4,7 +4,7 @@
  * The program replaces this process, so signals, the terminal and the exit code
  * are the program's. Options that are not ours go to it unchanged; ours have names
  * that no llama.cpp program uses, and may stand anywhere before a "--". */
-#include "base/parse.h"
+#include "backend/config.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "cli/probe.h"
@@ -29,10 +29,28 @@ enum {
     KEY_DRY_RUN,
 };
 
+/* Options that set a variable of the library. */
+static const struct {
+    int key;
+    const char *option;
+    const char *variable;
+} settings[] = {
+    {KEY_EMULATE, "--emulate", "ATS_EMULATE"},
+    {KEY_ACCEL, "--accel", "ATS_ACCEL"},
+    {KEY_VRAM, "--vram", "ATS_VRAM"},
+    {KEY_PLACEMENT, "--placement", "ATS_PLACEMENT"},
+    {KEY_PROMOTE, "--promote", "ATS_PROMOTE"},
+    {KEY_TRANSFER, "--transfer", "ATS_TRANSFER"},
+    {KEY_PLAN_OUT, "--plan-out", "ATS_PLAN_OUT"},
+    {KEY_STATS, "--stats", "ATS_STATS"},
+};
+enum { N_SETTINGS = sizeof settings / sizeof settings[0] };
+
 struct options {
     const char *llama_bin;
     const char *program;
     bool dry_run;
+    bool is_given[N_SETTINGS];
 };
 
 /* What differs between the three commands. */
@@ -66,82 +84,17 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
-static void set_output(struct argp_state *state, const char *option, const char *variable,
-                       const char *path)
-{
-    struct ats_error err;
-    if (!paths_can_write(path, option, &err)) {
-        exit(cli_error(state->argv[0], &err));
-    }
-    setenv(variable, path, 1);
-}
-
-/* The library checks these words too, but by then the program runs: a slip is told here. */
-static void set_word(struct argp_state *state, const char *option, const char *variable,
-                     const char *word, const char *const *allowed)
-{
-    char list[80] = "";
-    for (size_t i = 0; allowed[i] != NULL; i++) {
-        if (strcmp(word, allowed[i]) == 0) {
-            setenv(variable, word, 1);
-            return;
-        }
-        const size_t used = strlen(list);
-        snprintf(list + used, sizeof(list) - used, "%s%s", i > 0 ? ", " : "", allowed[i]);
-    }
-    cli_usage_error(state->argv[0], "%s: '%.60s' is none of %s", option, word, list);
-}
-
-static void set_promotion(struct argp_state *state, const char *rule)
-{
-    static const char *const allowed[] = {"auto", "none", "all", "random:SEED", NULL};
-    static const char prefix[] = "random:";
-    struct ats_error err;
-    uint64_t seed;
-    if (strncmp(rule, prefix, strlen(prefix)) != 0) {
-        set_word(state, "--promote", "ATS_PROMOTE", rule, allowed);
-        return;
-    }
-    if (!ats_parse_u64(rule + strlen(prefix), UINT64_MAX, &seed, &err)) {
-        cli_usage_error(state->argv[0], "--promote: %s", err.text);
-    }
-    setenv("ATS_PROMOTE", rule, 1);
-}
-
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    static const char *const transfers[] = {"async", "serial", NULL};
     struct options *o = state->input;
-    struct ats_error err;
-    size_t bytes;
-    switch (key) {
-    case KEY_EMULATE:
-        setenv("ATS_EMULATE", arg, 1);
-        return 0;
-    case KEY_ACCEL:
-        setenv("ATS_ACCEL", arg, 1);
-        return 0;
-    case KEY_VRAM:
-        if (!ats_parse_bytes(arg, &bytes, &err)) {
-            cli_usage_error(state->argv[0], "--vram: %s", err.text);
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        if (key == settings[i].key) {
+            setenv(settings[i].variable, arg, 1);
+            o->is_given[i] = true;
+            return 0;
         }
-        setenv("ATS_VRAM", arg, 1);
-        return 0;
-    case KEY_PLACEMENT:
-        setenv("ATS_PLACEMENT", arg, 1);
-        return 0;
-    case KEY_PROMOTE:
-        set_promotion(state, arg);
-        return 0;
-    case KEY_TRANSFER:
-        set_word(state, "--transfer", "ATS_TRANSFER", arg, transfers);
-        return 0;
-    case KEY_PLAN_OUT:
-        set_output(state, "--plan-out", "ATS_PLAN_OUT", arg);
-        return 0;
-    case KEY_STATS:
-        set_output(state, "--stats", "ATS_STATS", arg);
-        return 0;
+    }
+    switch (key) {
     case KEY_LLAMA_BIN:
         o->llama_bin = arg;
         return 0;
@@ -154,6 +107,55 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     default:
         return cli_parse_common(key, state);
     }
+}
+
+/* The option that a variable was set by, else the variable. */
+static const char *name_of(const struct options *o, const char *variable)
+{
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        if (o->is_given[i] && strcmp(settings[i].variable, variable) == 0) {
+            return settings[i].option;
+        }
+    }
+    return variable;
+}
+
+/* Ends the process with the library's own words, which begin with a variable: "NAME=value is ..."
+ * or "NAME: ...". */
+static _Noreturn void refuse_setting(const char *who, const struct options *o, const char *text)
+{
+    char *variable = cli_format("%.*s", (int)strcspn(text, "=:"), text);
+    const char *name = name_of(o, variable);
+    const char *rest = text + strlen(variable);
+    if (name == variable) {
+        cli_usage_error(who, "%s", text);
+    }
+    cli_usage_error(who, "%s%s%s", name, rest[0] == '=' ? " " : "", rest + (rest[0] == '='));
+}
+
+/* Reads what the library will read, by its own function. It would find a slip when the program runs
+ * already, and on a machine without an accelerator nobody would look; what it cannot write, it
+ * would find at the end. */
+static bool check_settings(const char *who, const struct options *o, struct ats_error *err)
+{
+    struct ats_config config;
+    struct ats_error why = {""};
+    if (!ats_config_read(&config, &why)) {
+        refuse_setting(who, o, why.text);
+    }
+    const struct {
+        const char *path;
+        const char *variable;
+    } files[] = {{config.plan_out, "ATS_PLAN_OUT"},
+                 {config.stats, "ATS_STATS"},
+                 {config.trace, "ATS_TRACE"}};
+    bool good = true;
+    for (size_t i = 0; good && i < sizeof files / sizeof files[0]; i++) {
+        good = files[i].path == NULL ||
+               paths_can_write(files[i].path, name_of(o, files[i].variable), err);
+    }
+    ats_placement_table_free(&config.table);
+    return good;
 }
 
 static const struct argp run_argp = {
@@ -280,13 +282,18 @@ static const char *last_message(const json_t *root)
     return text != NULL ? text : "ggml gave no reason";
 }
 
+static bool is_emulated(void)
+{
+    const char *emulate = getenv("ATS_EMULATE");
+    return emulate != NULL && emulate[0] != '\0';
+}
+
 /* No ATS device: an error if the user asked for one, otherwise a line about what
  * happens instead. */
 static bool accept_no_device(const char *who, const json_t *root, struct ats_error *err)
 {
-    const char *emulate = getenv("ATS_EMULATE");
     const char *accel = getenv("ATS_ACCEL");
-    if ((emulate != NULL && emulate[0] != '\0') || (accel != NULL && accel[0] != '\0')) {
+    if (is_emulated() || (accel != NULL && accel[0] != '\0')) {
         return ats_fail(err, "no ATS device although ATS_EMULATE or ATS_ACCEL asks for one: %s",
                         last_message(root));
     }
@@ -358,8 +365,9 @@ static void print_command(char *const *command)
                                             "ATS_EMULATE",       "ATS_PROFILES",
                                             "ATS_ACCEL",         "ATS_VRAM",
                                             "ATS_PLACEMENT",     "ATS_PROMOTE",
-                                            "ATS_TRANSFER",      "ATS_PLAN_OUT",
-                                            "ATS_STATS",         "OMP_WAIT_POLICY"};
+                                            "ATS_TRANSFER",      "ATS_EXPERTS",
+                                            "ATS_PLAN_OUT",      "ATS_STATS",
+                                            "ATS_TRACE",         "OMP_WAIT_POLICY"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i]);
         if (value != NULL) {
@@ -396,8 +404,7 @@ static char **command_line(char *program, char *devices, const struct words *w)
  * spin by default, and would take the cores from those that work. */
 static void wait_passively_if_emulated(void)
 {
-    const char *emulate = getenv("ATS_EMULATE");
-    if (emulate != NULL && emulate[0] != '\0') {
+    if (is_emulated()) {
         setenv("OMP_WAIT_POLICY", "passive", 0);
     }
 }
@@ -408,16 +415,18 @@ static bool start(const char *who, const struct launch *launch, const struct opt
     char *program = paths_program(llama_bin, o->program, err);
     char *backend = program != NULL ? paths_backend(err) : NULL;
     char *devices = NULL;
-    bool ok =
-        backend != NULL && (chooses_device(w, launch) ||
-                            device_list(who, llama_bin, backend, launch->separator, &devices, err));
+    /* who chooses may still have misspelt what is to be emulated */
+    const bool is_chosen = chooses_device(w, launch);
+    const bool is_asked = !is_chosen || is_emulated();
+    bool ok = backend != NULL &&
+              (!is_asked || device_list(who, llama_bin, backend, launch->separator, &devices, err));
     if (ok) {
         setenv("GGML_BACKEND_PATH", backend, 1);
         /* ggml-cuda page-locks weights of host memory on request only; copies of pageable ones
          * keep the calling thread and do not run ahead. */
         setenv("GGML_CUDA_REGISTER_HOST", "1", 0);
         wait_passively_if_emulated();
-        char **command = command_line(program, devices, w);
+        char **command = command_line(program, is_chosen ? NULL : devices, w);
         if (o->dry_run) {
             print_command(command);
         } else {
@@ -439,7 +448,8 @@ static int launch_program(const struct launch *launch, int argc, char **argv)
     cli_parse(launch->argp, w.n_own, w.own, &o);
     struct ats_error err;
     char *llama_bin = paths_llama_bin(o.llama_bin, &err);
-    bool ok = llama_bin != NULL && start(argv[0], launch, &o, &w, llama_bin, &err);
+    bool ok = llama_bin != NULL && check_settings(argv[0], &o, &err) &&
+              start(argv[0], launch, &o, &w, llama_bin, &err);
     free(llama_bin);
     free(w.own);
     free(w.program);

@@ -125,6 +125,7 @@ static _Noreturn void unknown_command(const char *name)
 int main(int argc, char **argv)
 {
     static char own_name[] = "ats";
+    cli_watch_output();
     if (argc < 2) {
         cli_usage_error(own_name, "a command is missing, such as `ats devices`");
     }

@@ -5,8 +5,10 @@
  * cannot fall behind the options. A pass of our own comes first: argp answers a
  * wrong command line in two lines, accepts abbreviations that a later option may
  * make ambiguous, and cannot suggest what was meant. */
+#include "base/parse.h"
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +56,44 @@ void cli_usage_error(const char *who, const char *format, ...)
     exit(CLI_USAGE);
 }
 
+/* ---- output ---- */
+
+static void check_output(void)
+{
+    errno = 0;
+    /* some file systems tell only when a file is closed; stdout itself stays open, for what
+     * libraries may still say */
+    const int copy = fflush(stdout) == 0 && ferror(stdout) == 0 ? dup(STDOUT_FILENO) : -1;
+    if (copy >= 0 && close(copy) == 0) {
+        return;
+    }
+    if (copy < 0 && errno == EBADF && ferror(stdout) == 0) {
+        return; /* closed by whoever started us, and nothing was printed */
+    }
+    fprintf(stderr, "ats: cannot write to standard output%s%s\n", errno != 0 ? ": " : "",
+            errno != 0 ? strerror(errno) : "");
+    _exit(CLI_FAILED);
+}
+
+void cli_watch_output(void)
+{
+    if (atexit(check_output) != 0) {
+        fprintf(stderr, "ats: out of memory\n");
+        exit(CLI_FAILED);
+    }
+}
+
+void cli_print_json(json_t *root, size_t flags)
+{
+    const bool good = root != NULL && json_dumpf(root, stdout, flags) == 0;
+    json_decref(root);
+    if (!good && ferror(stdout) == 0) {
+        fprintf(stderr, "ats: cannot print JSON: memory is out, or a name is not UTF-8\n");
+        exit(CLI_FAILED);
+    }
+    printf("\n");
+}
+
 bool cli_colours(int fd)
 {
     const char *term = getenv("TERM");
@@ -61,6 +101,34 @@ bool cli_colours(int fd)
     return isatty(fd) && (no_color == NULL || no_color[0] == '\0') && term != NULL &&
            strcmp(term, "dumb") != 0;
 }
+
+/* ---- values ---- */
+
+uint32_t cli_number(const char *who, const char *option, const char *text, uint32_t least,
+                    uint32_t most)
+{
+    struct ats_error err;
+    uint64_t value;
+    if (!ats_parse_u64(text, most, &value, &err)) {
+        cli_usage_error(who, "--%s: %s", option, err.text);
+    }
+    if (value < least) {
+        cli_usage_error(who, "--%s must be at least %u", option, least);
+    }
+    return (uint32_t)value;
+}
+
+size_t cli_size(const char *who, const char *option, const char *text)
+{
+    struct ats_error err;
+    size_t bytes;
+    if (!ats_parse_bytes(text, &bytes, &err)) {
+        cli_usage_error(who, "--%s: %s", option, err.text);
+    }
+    return bytes;
+}
+
+/* ---- what was meant ---- */
 
 /* Levenshtein distance; words longer than the table count as far apart. */
 static size_t edit_distance(const char *a, const char *b)
@@ -103,6 +171,8 @@ const char *cli_suggest(const char *word, const char *const *candidates, size_t 
     }
     return best;
 }
+
+/* ---- parsing ---- */
 
 static bool is_end(const struct argp_option *option)
 {

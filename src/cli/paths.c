@@ -1,8 +1,8 @@
 #include "cli/paths.h"
+#include "base/replace.h"
 #include "cli/cli.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -164,24 +164,20 @@ char *paths_program(const char *llama_bin, const char *name, struct ats_error *e
 bool paths_can_write(const char *path, const char *what, struct ats_error *err)
 {
     struct stat info;
-    if (stat(path, &info) == 0) {
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         if (S_ISDIR(info.st_mode)) {
             return ats_fail(err, "%s: %s is a folder, not a file", what, path);
         }
         return access(path, W_OK) == 0 ||
                ats_fail(err, "%s: cannot write %s: %s", what, path, strerror(errno));
     }
-    /* by trying: root may write to /proc by its permissions, and still can make no file there */
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0) {
-        close(fd);
-        unlink(path);
+    /* by trying, as it will be written: permissions of root say nothing of /proc */
+    struct ats_replace file;
+    if (ats_replace_begin(&file, path)) {
+        ats_replace_end(&file, false);
         return true;
     }
     int reason = errno;
-    if (reason == EEXIST) {
-        return true; /* a symbolic link to a file that is not there yet */
-    }
     char *copy = cli_format("%s", path);
     ats_fail(err, "%s: cannot write %s: folder %s: %s", what, path, dirname(copy),
              strerror(reason));

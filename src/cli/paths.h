@@ -26,8 +26,8 @@ char *paths_models(void);
  * file. Caller frees. */
 char *paths_program(const char *llama_bin, const char *name, struct ats_error *err);
 
-/* True if a file of this name can be created or replaced; creates and removes one to know. `what`
- * names the option. */
+/* True if a file of this name can be created or replaced (base/replace.h); creates and removes one
+ * beside it to know. `what` names the option or variable. */
 bool paths_can_write(const char *path, const char *what, struct ats_error *err);
 
 #endif

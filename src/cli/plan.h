@@ -5,9 +5,11 @@
 #define ATS_CLI_PLAN_H
 
 #include "base/error.h"
+#include "cli/simulate_options.h"
 #include "model/model.h"
 #include "sim/decide.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,27 +19,14 @@ enum { PLAN_MAX_DEVICES = 8, PLAN_MAX_ALTERNATIVES = 8 };
 
 /* What the user asks for. */
 struct plan_options {
-    const char *who;
-    const char *model;
-    const char *rig;
-    const char *profile; /* NULL: a rig */
-    const char *scale;
+    struct simulate_options common; /* no VRAM given: the machine's, less headroom */
     const char *kv_type;
     const char *out;
     const char *svg;
-    const char *accel; /* name of the device's buffers, for --llama-args */
-    size_t vram_bytes;
-    bool has_vram; /* else the rig's, less headroom */
-    size_t compute_bytes;
-    uint32_t n_ctx;
-    uint32_t ubatch;
+    const char *accel; /* name of the device's buffers, for --llama-args; NULL: the machine's */
     uint32_t prompt;
     bool has_prompt; /* else as many as fit */
-    uint32_t decode;
-    uint32_t layers;
     uint32_t devices;
-    bool no_mmap;
-    bool json;
     bool llama_args;
 };
 
@@ -58,8 +47,10 @@ struct plan_alternative {
 
 struct plan {
     const struct plan_options *options;
-    struct ats_model *model;    /* the whole; owned */
-    struct ats_profile profile; /* what the machine was measured as; owned */
+    struct ats_model *model;     /* the whole; owned */
+    struct ats_profile profile;  /* what the machine was measured as, if it was; owned */
+    char profile_path[PATH_MAX]; /* its file; empty: a rig */
+    bool is_kept;                /* and it was found, not named */
     struct ats_sim_machine machine;
     double factor; /* of the rig's rates */
     struct ats_workload workload;
@@ -76,6 +67,10 @@ struct plan {
 /* Reads the model and the machine, and decides. False with an error; call plan_free in any case. */
 bool plan_make(struct plan *plan, const struct plan_options *options, struct ats_error *err);
 void plan_free(struct plan *plan);
+
+/* Sets the machine: the rig or the profile that was named; else this machine, by the newest profile
+ * kept of it (docs/planning.md); else the default rig. */
+bool plan_find_machine(struct plan *plan, struct ats_error *err);
 
 /* Where a unit of the model's description lives, as a word: "VRAM", "host", "part" if its tensors
  * are apart; NULL if it has neither matrices nor state. */
@@ -113,8 +108,7 @@ struct plan_memory plan_memory_of(const struct plan_part *part);
 /* Tables, at most 80 columns wide. */
 void plan_print(const struct plan *plan);
 
-/* False if stdout cannot be written. */
-bool plan_print_json(const struct plan *plan);
+void plan_print_json(const struct plan *plan);
 
 /* Arguments for llama.cpp on stdout; on stderr what it cannot do. */
 void plan_print_args(const struct plan *plan, FILE *out, FILE *notes);

@@ -82,15 +82,71 @@ static bool write_part(const struct plan_part *part, const char *path, struct at
     return good;
 }
 
-bool plan_write(const struct plan *p, const char *path, struct ats_error *err)
+/* The file of a device. Caller frees. */
+static char *part_path(const char *path, size_t device)
+{
+    return device == 0 ? cli_format("%s", path) : cli_format("%s.ATS%zu", path, device);
+}
+
+/* The file behind those of this plan that its reader would take for one more device's, as a plan
+ * for more devices left it; NULL if there is none. Caller frees. */
+static char *stale_path(const struct plan *p, const char *path, size_t i)
+{
+    char *stale = part_path(path, p->n_parts + i);
+    if (access(stale, F_OK) == 0) {
+        return stale;
+    }
+    free(stale);
+    return NULL;
+}
+
+/* What is not a plan was not left by one, and is not ours to remove. */
+static bool check_stale(const struct plan *p, const char *path, struct ats_error *err)
 {
     bool good = true;
+    char *stale;
+    for (size_t i = 0; good && (stale = stale_path(p, path, i)) != NULL; i++) {
+        struct ats_placement_table table;
+        struct ats_error why;
+        good = ats_placement_read(stale, &table, &why);
+        if (good) {
+            ats_placement_table_free(&table);
+        } else {
+            ats_fail(err,
+                     "--out %s: %s would be read as its part for one more device, and is no plan "
+                     "that could be removed; move it, or name another file",
+                     path, stale);
+        }
+        free(stale);
+    }
+    return good;
+}
+
+static bool remove_stale(const struct plan *p, const char *path, struct ats_error *err)
+{
+    bool good = true;
+    char *stale;
+    for (size_t i = 0; good && (stale = stale_path(p, path, i)) != NULL; i++) {
+        good = unlink(stale) == 0 || ats_fail(err, "cannot remove %s, a part of an older plan: %s",
+                                              stale, strerror(errno));
+        if (good) {
+            fprintf(stderr, "%s: removed %s, a part of an older plan for more devices\n",
+                    p->options->common.who, stale);
+        }
+        free(stale);
+    }
+    return good;
+}
+
+bool plan_write(const struct plan *p, const char *path, struct ats_error *err)
+{
+    bool good = check_stale(p, path, err);
     for (size_t k = 0; good && k < p->n_parts; k++) {
-        char *own = k == 0 ? cli_format("%s", path) : cli_format("%s.ATS%zu", path, k);
+        char *own = part_path(path, k);
         good = write_part(&p->parts[k], own, err);
         free(own);
     }
-    return good;
+    return good && remove_stale(p, path, err);
 }
 
 /* ---- arguments for llama.cpp ---- */
@@ -189,6 +245,8 @@ static void add_override(char **text, const char *const *moved, int layer, int n
 static void add_overrides(const struct plan *p, int n_layers, int first_accel, char **text)
 {
     const struct plan_part *part = &p->parts[0];
+    const char *measured = p->profile_path[0] != '\0' ? p->profile.identity.device : "CUDA0";
+    const char *accel = p->options->accel != NULL ? p->options->accel : measured;
     char **moved = cli_alloc(((size_t)n_layers + 1) * sizeof(*moved));
     for (int i = 0; i < n_layers; i++) {
         moved[i] = moved_in_layer(part, i, i >= first_accel);
@@ -200,7 +258,7 @@ static void add_overrides(const struct plan *p, int n_layers, int first_accel, c
         }
         if (!done) {
             add_override(text, (const char *const *)moved, i, n_layers, first_accel,
-                         i >= first_accel ? "CPU" : p->options->accel);
+                         i >= first_accel ? "CPU" : accel);
         }
     }
     for (int i = 0; i < n_layers; i++) {
@@ -245,6 +303,6 @@ void plan_print_args(const struct plan *p, FILE *out, FILE *notes)
         fprintf(notes,
                 "%s: llama.cpp keeps a KV cache with its layer: those of layers before %d stay in "
                 "host memory\n",
-                p->options->who, first);
+                p->options->common.who, first);
     }
 }

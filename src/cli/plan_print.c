@@ -257,6 +257,32 @@ static void print_speeds(const struct plan *p)
            plan_speed(&bound, ATS_DECODE));
 }
 
+/* Differences of predictions up to this share say nothing: ats_decide takes sessions that close for
+ * equal (sim/decide.h). */
+static const double SAME_SPEED = 1e-3;
+
+/* Says in which phase a stock llama.cpp at its best is faster: the session counts, not each phase.
+ */
+static void print_slower(const struct plan *p)
+{
+    for (int phase = ATS_PHASES - 1; phase >= 0; phase--) {
+        const double own = plan_speed(&p->prediction, (enum ats_phase)phase);
+        const struct plan_alternative *best = NULL;
+        double most = own * (1 + SAME_SPEED);
+        for (size_t i = 0; i < p->n_alternatives; i++) {
+            const double speed = plan_speed(&p->alternatives[i].prediction, (enum ats_phase)phase);
+            if (speed > most) {
+                best = &p->alternatives[i];
+                most = speed;
+            }
+        }
+        if (best != NULL) {
+            printf("This plan is slower in %s than %s, by %.1f %%.\n",
+                   phase == ATS_PREFILL ? "prefill" : "decode", best->name, 100 * (1 - own / most));
+        }
+    }
+}
+
 /* How far the solver's first proposal may be from the best, of what placement can save. */
 static void print_choice(const struct plan *p)
 {
@@ -274,26 +300,39 @@ static void print_choice(const struct plan *p)
     }
 }
 
+static void print_machine(const struct plan *p)
+{
+    if (p->profile_path[0] != '\0') {
+        const struct ats_profile_identity *i = &p->profile.identity;
+        printf("%.12s as measured %.20s: %.32s\n", i->device, p->profile.created, i->description);
+        printf("%s profile: %s\n", p->is_kept ? "Kept" : "Given", p->profile_path);
+    } else {
+        printf("%s", p->machine.name);
+        if (p->options->common.scale != NULL) {
+            printf(", scaled by %.3g", p->factor);
+        }
+        printf("; ");
+    }
+    if (p->n_parts > 1) {
+        printf("%zu devices; ", p->n_parts);
+    }
+}
+
 void plan_print(const struct plan *p)
 {
     char text[32];
     const struct plan_options *o = p->options;
     printf("%s: %s, %u layers, %s of weights\n",
-           p->model->params.name[0] != '\0' ? p->model->params.name : o->model,
+           p->model->params.name[0] != '\0' ? p->model->params.name : o->common.model,
            p->model->params.arch, p->model->params.n_layers,
            ats_format_bytes((size_t)p->model->file_bytes, text, sizeof text));
-    printf("%s", p->machine.name);
-    if (p->n_parts > 1) {
-        printf(", %zu devices", p->n_parts);
-    }
-    if (o->scale != NULL) {
-        printf(", scaled by %.3g", p->factor);
-    }
-    printf("; context %u, KV cache %s, ubatch %u\n", o->n_ctx, o->kv_type, o->ubatch);
+    print_machine(p);
+    printf("context %u, KV cache %s, ubatch %u\n", o->common.n_ctx, o->kv_type, o->common.ubatch);
     print_where(p);
     print_why(p);
     print_memory(p);
     print_speeds(p);
+    print_slower(p);
     print_choice(p);
 }
 
@@ -370,7 +409,7 @@ static json_t *part_json(const struct plan *p, const struct plan_part *part)
         "candidates", candidates_json(&part->decision), "units", units_json(part));
 }
 
-bool plan_print_json(const struct plan *p)
+void plan_print_json(const struct plan *p)
 {
     const struct plan_options *o = p->options;
     json_t *parts = json_array();
@@ -386,17 +425,17 @@ bool plan_print_json(const struct plan *p)
                                         prediction_json(&a->prediction)));
     }
     json_t *root = json_pack(
-        "{s:s, s:b, s:{s:s, s:s, s:i, s:I}, s:s, s:f, s:i, s:s, s:i, s:i, s:i, s:o, s:{s:f, s:f}, "
+        "{s:s, s:b, s:{s:s, s:s, s:i, s:I}, s:s, s:s?, s:f, s:i, s:s, s:i, s:i, s:i, s:o, s:{s:f, "
+        "s:f}, "
         "s:o, s:o}",
-        "format", "ats-plan-report-1", "is_prediction", 1, "model", "name", o->model,
+        "format", "ats-plan-report-1", "is_prediction", 1, "model", "name", o->common.model,
         "architecture", p->model->params.arch, "layers", (int)p->model->params.n_layers, "bytes",
-        (json_int_t)p->model->file_bytes, "rig", p->machine.name, "scale", p->factor, "n_ctx",
-        (int)o->n_ctx, "kv_type", o->kv_type, "ubatch", (int)o->ubatch, "prompt_tokens",
-        (int)p->workload.prompt_tokens, "decode_tokens", (int)p->workload.decode_tokens,
-        "predicted", prediction_json(&p->prediction), "bound", "decode_us", p->bound_us[ATS_DECODE],
-        "prefill_us", p->bound_us[ATS_PREFILL], "alternatives", alternatives, "devices", parts);
-    const bool good =
-        root != NULL && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 && printf("\n") > 0;
-    json_decref(root);
-    return good;
+        (json_int_t)p->model->file_bytes, "rig", p->machine.name, "profile",
+        p->profile_path[0] != '\0' ? p->profile_path : NULL, "scale", p->factor, "n_ctx",
+        (int)o->common.n_ctx, "kv_type", o->kv_type, "ubatch", (int)o->common.ubatch,
+        "prompt_tokens", (int)p->workload.prompt_tokens, "decode_tokens",
+        (int)p->workload.decode_tokens, "predicted", prediction_json(&p->prediction), "bound",
+        "decode_us", p->bound_us[ATS_DECODE], "prefill_us", p->bound_us[ATS_PREFILL],
+        "alternatives", alternatives, "devices", parts);
+    cli_print_json(root, JSON_INDENT(1));
 }

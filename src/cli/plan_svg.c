@@ -126,7 +126,8 @@ static void draw(FILE *out, const struct plan *p)
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
             "<text x=\"10\" y=\"20\" font-size=\"14\">",
             width, TOP + g.n_rows * CELL + BOTTOM);
-    put_text(out, p->model->params.name[0] != '\0' ? p->model->params.name : p->options->model);
+    put_text(out,
+             p->model->params.name[0] != '\0' ? p->model->params.name : p->options->common.model);
     fprintf(out, " on ");
     put_text(out, p->machine.name);
     fprintf(out, "</text>\n<text x=\"10\" y=\"37\">by layer; predicted: %.4g tokens/s prefill, ",

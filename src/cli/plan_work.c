@@ -193,12 +193,12 @@ static bool plan_part(struct plan *p, size_t device, struct ats_error *err)
         .model = part->model,
         .machine = &p->machine,
         .vram_bytes = p->budget,
-        .compute_bytes = o->compute_bytes,
-        .n_ctx = o->n_ctx,
-        .ubatch = o->ubatch,
-        .batch = o->ubatch > 2048 ? o->ubatch : 2048,
+        .compute_bytes = o->common.compute_bytes,
+        .n_ctx = o->common.n_ctx,
+        .ubatch = o->common.ubatch,
+        .batch = o->common.ubatch > 2048 ? o->common.ubatch : 2048,
         .fit_margin = UINT64_C(1) << 30,
-        .mmap = !o->no_mmap,
+        .mmap = !o->common.no_mmap,
         .seed = 1,
     };
     if (!ats_sim_placement_init(&part->setting, &part->placement)) {
@@ -218,43 +218,29 @@ static void set_workload(struct plan *p)
 {
     const struct plan_options *o = p->options;
     const struct ats_workload usual = ats_workload_default();
-    p->workload.decode_tokens = o->decode;
+    p->workload.decode_tokens = o->common.decode;
     p->workload.prompt_tokens = o->prompt;
     if (!o->has_prompt) {
-        const uint32_t room = o->n_ctx > o->decode ? o->n_ctx - o->decode : 1;
+        const uint32_t room =
+            o->common.n_ctx > o->common.decode ? o->common.n_ctx - o->common.decode : 1;
         p->workload.prompt_tokens = usual.prompt_tokens < room ? usual.prompt_tokens : room;
     }
-}
-
-static bool find_machine(struct plan *p, struct ats_error *err)
-{
-    const struct plan_options *o = p->options;
-    const struct ats_sim_overheads overheads = ats_sim_overheads_default();
-    if (o->profile == NULL) {
-        return simulate_machine(o->rig, o->scale, &overheads, &p->machine, &p->factor, err);
-    }
-    if (!ats_profile_read(o->profile, &p->profile, err)) {
-        return false;
-    }
-    p->machine = ats_sim_machine_of_profile(&p->profile, &overheads);
-    p->factor = 1;
-    return true;
 }
 
 bool plan_make(struct plan *p, const struct plan_options *o, struct ats_error *err)
 {
     static const char *const policies[] = {"layers", "moe", "fit", "cpu"};
     *p = (struct plan){.options = o};
-    p->model = simulate_model(o->model, o->layers, err);
-    if (p->model == NULL || !find_machine(p, err)) {
+    p->model = simulate_model(o->common.model, o->common.layers, err);
+    if (p->model == NULL || !plan_find_machine(p, err)) {
         return false;
     }
     const uint64_t memory = p->machine.vram_bytes;
     const uint64_t usable = memory - memory / HEADROOM_DIVISOR;
-    p->budget = o->has_vram ? o->vram_bytes : usable;
+    p->budget = o->common.has_vram ? o->common.vram_bytes : usable;
     if (p->budget > memory) {
         fprintf(stderr, "%s: --vram is more than %s has; planning with what it has less a margin\n",
-                o->who, p->machine.name);
+                o->common.who, p->machine.name);
         p->budget = usable;
     }
     p->headroom = memory - p->budget;

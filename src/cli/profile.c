@@ -1,7 +1,6 @@
 /* `ats profile`: measures this machine, keeps the result, shows and checks it. */
 #include "cli/profile.h"
 
-#include "base/parse.h"
 #include "cli/cli.h"
 #include "cli/paths.h"
 #include "model/gguf.h"
@@ -21,6 +20,7 @@ enum {
     KEY_MODEL,
     KEY_THREADS,
     KEY_OUT,
+    KEY_FROM,
     KEY_SHOW,
     KEY_JSON,
     KEY_CHECK,
@@ -31,6 +31,7 @@ struct options {
     const char *device;
     const char *model;
     const char *out;
+    const char *from;
     int threads;
     bool quick;
     bool show;
@@ -44,11 +45,15 @@ static const struct argp_option option_table[] = {
     {"quick", KEY_QUICK, NULL, 0, "Few shapes: seconds instead of a minute", 1},
     {"model", KEY_MODEL, "FILE", 0, "Measure the exact shapes of this GGUF file too", 1},
     {"threads", KEY_THREADS, "N", 0, "CPU threads (default: the best, by measurement)", 1},
-    {"show", KEY_SHOW, NULL, 0, "Show the kept profile; measure only if there is none", 2},
-    {"check", KEY_CHECK, NULL, 0, "Compare predictions with shapes that the profile does not have",
-     2},
     {"out", KEY_OUT, "FILE", 0, "Keep the profile in this file", 2},
-    {"json", KEY_JSON, NULL, 0, "Print JSON", 2},
+    {"show", KEY_SHOW, NULL, 0, "Show the kept profile; measures and writes nothing", 3},
+    {"check", KEY_CHECK, NULL, 0,
+     "Compare predictions of the kept profile with shapes that it does not have; measures a "
+     "profile "
+     "first if there is none",
+     3},
+    {"from", KEY_FROM, "FILE", 0, "Show or check this profile instead of the kept one", 3},
+    {"json", KEY_JSON, NULL, 0, "Print JSON", 4},
     CLI_HELP_OPTION,
     {0},
 };
@@ -56,8 +61,6 @@ static const struct argp_option option_table[] = {
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
-    struct ats_error err;
-    uint64_t threads = 0;
     switch (key) {
     case KEY_DEVICE:
         o->device = arg;
@@ -69,16 +72,13 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         o->model = arg;
         return 0;
     case KEY_THREADS:
-        if (!ats_parse_u64(arg, ATS_PROFILE_MAX_THREADS, &threads, &err)) {
-            cli_usage_error(o->who, "--threads: %s", err.text);
-        }
-        if (threads == 0) {
-            cli_usage_error(o->who, "--threads must be at least 1");
-        }
-        o->threads = (int)threads;
+        o->threads = (int)cli_number(o->who, "threads", arg, 1, ATS_PROFILE_MAX_THREADS);
         return 0;
     case KEY_OUT:
         o->out = arg;
+        return 0;
+    case KEY_FROM:
+        o->from = arg;
         return 0;
     case KEY_SHOW:
         o->show = true;
@@ -100,14 +100,13 @@ static const struct argp argp = {
     NULL,
     "Measures this machine through ggml: how long operators, copies and changes of side take on "
     "the CPU and on an accelerator. Predictions for this machine are made from that profile. It is "
-    "kept per CPU, device, driver and thread count; a kept one that no longer "
-    "fits, or is damaged, is measured again."
+    "kept, one for each CPU and device, and replaces an earlier one."
     "\v"
     "Examples:\n"
     "  ats profile                     (under a minute; close other programs)\n"
     "  ats profile --quick             (under five seconds, coarser)\n"
     "  ats profile --model model.gguf  (with that model's own matrices)\n"
-    "  ats profile --show\n"
+    "  ats profile --show              (or a file: --show --from FILE)\n"
     "  ats profile --check             (how good predictions are)\n"
     "  ats simulate model.gguf --profile FILE\n"
     "  ATS_EMULATE=laptop-3060 ats profile --quick\n"
@@ -272,36 +271,62 @@ static bool measure(struct job *job, struct ats_error *err)
     return measured && ats_profile_write(job->path, &job->profile, err);
 }
 
-/* The kept profile; false if there is none that fits, which is said unless there is none at all. */
-static bool load_kept(struct job *job)
+/* What became of a profile that is there already. */
+enum loaded { LOADED, MISSING, DAMAGED, STALE };
+
+/* Reads job->path. What is wrong with it, and what differs of a stale one, is in `why`. */
+static enum loaded load(struct job *job, struct ats_error *why)
 {
-    struct ats_error err = {""};
     struct ats_profile_identity want;
     if (access(job->path, F_OK) != 0) {
-        return false;
+        return MISSING;
     }
-    if (!ats_profile_read(job->path, &job->profile, &err)) {
-        fprintf(stderr, "%s: the kept profile is damaged, measuring again: %s\n", job->o->who,
-                err.text);
-        return false;
+    if (!ats_profile_read(job->path, &job->profile, why)) {
+        return DAMAGED;
     }
     const int threads = job->o->threads > 0 ? job->o->threads : job->profile.identity.threads;
     ats_measure_identify(job->device, threads, &want);
     const char *differs = ats_profile_mismatch(&job->profile.identity, &want);
     if (differs != NULL) {
-        fprintf(stderr, "%s: the kept profile is of another %s, measuring again\n", job->o->who,
-                differs);
+        ats_fail(why, "%s", differs);
         ats_profile_free(&job->profile);
+        return STALE;
+    }
+    return LOADED;
+}
+
+/* Why there is nothing to show or check, where nothing may be measured instead. */
+static bool refuse(const struct job *job, enum loaded state, const struct ats_error *why,
+                   struct ats_error *err)
+{
+    switch (state) {
+    case MISSING:
+        return ats_fail(err, "there is no profile %.300s; `ats profile` measures one", job->path);
+    case STALE:
+        return ats_fail(err, "%.300s is of another %.60s; `ats profile` measures anew", job->path,
+                        why->text);
+    default:
+        *err = *why;
         return false;
     }
-    return true;
+}
+
+static void tell(const char *who, enum loaded state, const struct ats_error *why)
+{
+    if (state == STALE) {
+        fprintf(stderr, "%s: the kept profile is of another %s, measuring again\n", who, why->text);
+    } else if (state == DAMAGED) {
+        fprintf(stderr, "%s: the kept profile is damaged, measuring again: %s\n", who, why->text);
+    }
 }
 
 static bool find_path(struct job *job, struct ats_error *err)
 {
-    if (job->o->out != NULL) {
-        const int length = snprintf(job->path, sizeof(job->path), "%s", job->o->out);
-        return (size_t)length < sizeof(job->path) || ats_fail(err, "--out: the path is too long");
+    const char *named = job->o->from != NULL ? job->o->from : job->o->out;
+    if (named != NULL) {
+        const int length = snprintf(job->path, sizeof(job->path), "%s", named);
+        return (size_t)length < sizeof(job->path) ||
+               ats_fail(err, "the path is too long: %.60s...", named);
     }
     struct ats_profile_identity identity;
     ats_measure_identify(job->device, job->o->threads, &identity);
@@ -314,8 +339,13 @@ static bool get_profile(struct job *job, struct ats_error *err)
     if (!find_path(job, err)) {
         return false;
     }
-    if ((o->show || o->check) && load_kept(job)) {
-        return true;
+    if (o->show || o->check) {
+        struct ats_error why = {""};
+        const enum loaded state = load(job, &why);
+        if (state == LOADED || o->show || o->from != NULL) {
+            return state == LOADED || refuse(job, state, &why, err);
+        }
+        tell(o->who, state, &why);
     }
     if (o->model != NULL) {
         job->model = ats_model_read(o->model, err);
@@ -351,31 +381,42 @@ static bool check(struct job *job, struct ats_error *err)
     bool good = ats_measure_check(&options, &job->profile, checks, &n, err);
     end_progress(&job->progress);
     if (good && job->o->json) {
-        good = profile_print_check(checks, n) || ats_fail(err, "cannot write the output");
+        profile_print_check(checks, n);
     } else if (good) {
         profile_show_check(checks, n);
     }
-    good = good && (fflush(stdout) == 0 || ats_fail(err, "cannot write the output")) &&
-           check_bounds(checks, n, err);
+    good = good && check_bounds(checks, n, err);
     free(checks);
     return good;
 }
 
 static bool show(const struct job *job, struct ats_error *err)
 {
-    if (job->o->json) {
-        return ats_profile_print(stdout, &job->profile, err) &&
-               (fflush(stdout) == 0 || ats_fail(err, "cannot write the output"));
+    if (job->o->json) { /* that stdout cannot be written is told at exit */
+        return ats_profile_print(stdout, &job->profile, err) || ferror(stdout) != 0;
     }
     profile_show(&job->profile);
     printf("\nKept in %s\n", job->path);
-    return fflush(stdout) == 0 || ats_fail(err, "cannot write the output");
+    return true;
+}
+
+/* A file tells all by itself: no device is asked. */
+static bool show_file(const struct options *o, struct ats_error *err)
+{
+    struct job job = {.o = o};
+    const bool good =
+        find_path(&job, err) && ats_profile_read(job.path, &job.profile, err) && show(&job, err);
+    ats_profile_free(&job.profile);
+    return good;
 }
 
 static bool run(const struct options *o, struct ats_error *err)
 {
     struct ats_error log = {""};
     struct job job = {.o = o};
+    if (o->show && o->from != NULL) {
+        return show_file(o, err);
+    }
     ggml_log_set(keep_error, &log);
     bool good = load_backends(err);
     if (good) {
@@ -389,13 +430,36 @@ static bool run(const struct options *o, struct ats_error *err)
     return good;
 }
 
+static void check_options(const struct options *o)
+{
+    const char *task = o->show ? "--show" : "--check";
+    if (o->show && o->check) {
+        cli_usage_error(o->who, "--show and --check do not go together");
+    }
+    if (o->from != NULL && !o->show && !o->check) {
+        cli_usage_error(o->who, "--from is for --show and --check");
+    }
+    if (o->out != NULL && (o->show || o->check)) {
+        cli_usage_error(o->who, "--out is for measuring and does not go with %s; --from %s is read",
+                        task, o->out);
+    }
+    if (o->show && (o->quick || o->model != NULL)) {
+        cli_usage_error(o->who, "--show measures nothing, so it does not go with %s",
+                        o->quick ? "--quick" : "--model");
+    }
+    if (o->from != NULL && (o->model != NULL || o->threads > 0 || (o->show && o->device != NULL))) {
+        cli_usage_error(o->who, "--from names a profile, so it does not go with %s",
+                        o->model != NULL ? "--model"
+                        : o->threads > 0 ? "--threads"
+                                         : "--device");
+    }
+}
+
 int cli_profile(int argc, char **argv)
 {
     struct options o = {.who = argv[0]};
     cli_parse(&argp, argc, argv, &o);
-    if (o.show && o.check) {
-        cli_usage_error(argv[0], "--show and --check do not go together");
-    }
+    check_options(&o);
     struct ats_error err = {""};
     return run(&o, &err) ? CLI_OK : cli_error(argv[0], &err);
 }

@@ -25,7 +25,6 @@ struct profile_errors profile_errors(const struct ats_measure_check *checks, siz
 
 void profile_show_check(const struct ats_measure_check *checks, size_t n);
 
-/* False if stdout cannot be written. */
-bool profile_print_check(const struct ats_measure_check *checks, size_t n);
+void profile_print_check(const struct ats_measure_check *checks, size_t n);
 
 #endif

@@ -1,5 +1,6 @@
 /* What `ats profile` prints. */
 #include "base/parse.h"
+#include "cli/cli.h"
 #include "cli/profile.h"
 #include "profile/predict.h"
 
@@ -212,7 +213,7 @@ void profile_show_check(const struct ats_measure_check *checks, size_t n)
     }
 }
 
-bool profile_print_check(const struct ats_measure_check *checks, size_t n)
+void profile_print_check(const struct ats_measure_check *checks, size_t n)
 {
     json_t *cases = json_array();
     for (size_t i = 0; i < n; i++) {
@@ -236,8 +237,5 @@ bool profile_print_check(const struct ats_measure_check *checks, size_t n)
     json_t *root = json_pack("{s:s, s:f, s:f, s:o, s:o}", "format", "ats-profile-check-1",
                              "max_median_error", PROFILE_MAX_MEDIAN, "max_p90_error",
                              PROFILE_MAX_P90, "sides", sides, "cases", cases);
-    const bool good = root != NULL && json_dumpf(root, stdout, JSON_INDENT(2)) == 0 &&
-                      putchar('\n') != EOF && fflush(stdout) == 0;
-    json_decref(root);
-    return good;
+    cli_print_json(root, JSON_INDENT(2));
 }

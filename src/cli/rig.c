@@ -176,13 +176,13 @@ static void print_scale(const json_t *scale)
     const char *type = json_string_value(json_object_get(scale, "type"));
     char key[32];
     snprintf(key, sizeof(key), "matvec_%s_gbps", type);
-    printf(
-        "Scale %.4g: this CPU (%s, %d of its threads, ggml %s)\nreads %s weights at %.1f GB/s%s.\n",
-        factor, json_string_value(json_object_get(host, "cpu")),
-        (int)json_integer_value(json_object_get(scale, "threads")),
-        json_string_value(json_object_get(host, "ggml")), type,
-        json_number_value(json_object_get(host, key)),
-        json_is_true(json_object_get(host, "measured_before")) ? ", as measured before" : "");
+    printf("Scale %.4g: this CPU reads %s weights at %.1f GB/s%s.\n", factor, type,
+           json_number_value(json_object_get(host, key)),
+           json_is_true(json_object_get(host, "measured_before")) ? ", as measured before" : "");
+    printf("It is %.48s, %d of its threads, ggml %s.\n",
+           json_string_value(json_object_get(host, "cpu")),
+           (int)json_integer_value(json_object_get(scale, "threads")),
+           json_string_value(json_object_get(host, "ggml")));
     printf("CPU batch compute is %.2f of what it would be on the rig: docs/rigs.md.\n",
            json_number_value(json_object_get(scale, "compute_ratio")));
 }
@@ -284,17 +284,10 @@ int cli_rig(int argc, char **argv)
         return cli_error(argv[0], &err);
     }
     if (o.json) {
-        json_t *table = describe(&rig, scale);
-        json_dumpf(table, stdout, JSON_INDENT(2));
-        printf("\n");
-        json_decref(table);
+        cli_print_json(describe(&rig, scale), JSON_INDENT(2));
     } else {
         print_table(&rig, scale);
     }
     json_decref(scale);
-    if (fflush(stdout) != 0) {
-        fprintf(stderr, "%s: cannot write to standard output\n", argv[0]);
-        return CLI_FAILED;
-    }
     return CLI_OK;
 }

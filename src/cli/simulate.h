@@ -51,8 +51,7 @@ struct simulate_summary {
 void simulate_print(const struct simulate_summary *summary, const struct simulate_result *results,
                     size_t n);
 
-/* False if stdout cannot be written. */
-bool simulate_print_json(const struct simulate_summary *summary,
+void simulate_print_json(const struct simulate_summary *summary,
                          const struct simulate_result *results, size_t n);
 
 /* A trace in the format of Chrome's about:tracing (and Perfetto). */

@@ -28,14 +28,34 @@ static void print_head(const struct simulate_summary *s)
 {
     const struct ats_model *m = s->model;
     char bytes[32];
-    printf("%s: %s, %u layers, %s of weights; context %u, ubatch %u, %s\n",
+    printf("%.40s: %s, %u layers, %s of weights\n",
            m->params.name[0] != '\0' ? m->params.name : s->model_name, m->params.arch,
-           m->params.n_layers, ats_format_bytes((size_t)m->file_bytes, bytes, sizeof bytes),
-           s->n_ctx, s->ubatch, s->mmap ? "mmap" : "no mmap");
-    printf("Predicted, not measured.\n\n");
-    printf("%-20s %5s %-16s %9s %-12s %9s %9s %5s  %4s %4s %4s %9s %9s %7s\n", "rig", "link",
-           "policy", "VRAM", "phase", "tokens/s", "bound", "of it", "CPU", "GPU", "link",
-           "MB in/tok", "MB out", "splits");
+           m->params.n_layers, ats_format_bytes((size_t)m->file_bytes, bytes, sizeof bytes));
+    printf("Predicted, not measured; context %u, ubatch %u, %s\n\n", s->n_ctx, s->ubatch,
+           s->mmap ? "mmap" : "no mmap");
+    printf("%-13s%9s%9s%6s%5s%5s%5s%9s%9s%8s\n", "  phase", "tokens/s", "bound", "of it", "CPU",
+           "GPU", "link", "MB in", "MB out", "splits");
+}
+
+/* Who decides, where, with what. */
+static void print_result(const struct simulate_result *r)
+{
+    char used[32];
+    printf("%s, link %.4g GB/s, %s", r->rig, r->link_gbps, r->policy);
+    if (!r->bound_only) {
+        printf(": %s of VRAM", ats_format_bytes((size_t)r->used_bytes, used, sizeof used));
+    }
+    printf("\n");
+}
+
+/* Four digits without an exponent, right-aligned behind a space. */
+static void print_number(double value, int width)
+{
+    if (value < 9999.5) {
+        printf(" %*.4g", width - 1, value);
+    } else {
+        printf(" %*.0f", width - 1, value);
+    }
 }
 
 static void print_phase(const struct simulate_result *r, size_t i)
@@ -44,20 +64,21 @@ static void print_phase(const struct simulate_result *r, size_t i)
     const struct ats_sim_use *u = &p->use;
     const double us = us_of(r, i);
     char phase[32];
-    char used[32];
     if (r->is_decode[i]) {
         snprintf(phase, sizeof phase, "tg%u@%u", p->n_tokens, r->depth[i]);
     } else {
         snprintf(phase, sizeof phase, "pp%u", p->n_tokens);
     }
-    printf("%-20s %5.4g %-16s %9s %-12s %9.4g %9.4g %4.0f%%", r->rig, r->link_gbps, r->policy,
-           r->bound_only ? "-" : ats_format_bytes((size_t)r->used_bytes, used, sizeof used), phase,
-           per_second(p, us), per_second(p, p->bound_us), us > 0 ? 100 * p->bound_us / us : 0);
+    printf("  %-11s", phase);
+    print_number(per_second(p, us), 9);
+    print_number(per_second(p, p->bound_us), 9);
+    printf("%5.0f%%", us > 0 ? 100 * p->bound_us / us : 0);
     if (!r->bound_only && us > 0) {
-        printf("  %3.0f%% %3.0f%% %3.0f%% %9.3g %9.3g %7.1f", 100 * u->cpu_us / us,
-               100 * u->gpu_us / us, 100 * (u->link_us[0] + u->link_us[1]) / us,
-               u->bytes[0] / p->n_tokens / 1e6, u->bytes[1] / p->n_tokens / 1e6,
-               (double)u->splits / p->n_passes);
+        printf("%4.0f%%%4.0f%%%4.0f%%", 100 * u->cpu_us / us, 100 * u->gpu_us / us,
+               100 * (u->link_us[0] + u->link_us[1]) / us);
+        print_number(u->bytes[0] / p->n_tokens / 1e6, 9);
+        print_number(u->bytes[1] / p->n_tokens / 1e6, 9);
+        printf("%8.1f", (double)u->splits / p->n_passes);
     }
     printf("\n");
 }
@@ -67,12 +88,14 @@ void simulate_print(const struct simulate_summary *summary, const struct simulat
 {
     print_head(summary);
     for (size_t i = 0; i < n; i++) {
+        print_result(&results[i]);
         for (size_t k = 0; k < results[i].n_phases; k++) {
             print_phase(&results[i], k);
         }
     }
-    printf("\nlink: GB/s of pinned memory. bound: the physical bound of any placement. CPU, GPU, "
-           "link: busy.\nsplits: per pass. docs/simulator.md says how it is predicted.\n");
+    printf("\nlink GB/s: of pinned memory. bound: the physical bound of any placement.\n"
+           "CPU, GPU, link: busy. MB: per token, to the device and to the host.\n"
+           "splits: per pass. docs/simulator.md says how it is predicted.\n");
 }
 
 /* ---- JSON ---- */
@@ -113,7 +136,7 @@ static json_t *result_json(const struct simulate_result *r)
                      phases);
 }
 
-bool simulate_print_json(const struct simulate_summary *s, const struct simulate_result *results,
+void simulate_print_json(const struct simulate_summary *s, const struct simulate_result *results,
                          size_t n)
 {
     json_t *array = json_array();
@@ -129,10 +152,7 @@ bool simulate_print_json(const struct simulate_summary *s, const struct simulate
         s->overheads.embedding_ns, "mask_ns", s->overheads.mask_ns, "split_us",
         s->overheads.split_us, "sync_us", s->overheads.sync_us, "cpu_op_us", s->overheads.cpu_op_us,
         "results", array);
-    const bool good = root != NULL && json_dumpf(root, stdout, JSON_INDENT(1)) == 0 &&
-                      printf("\n") > 0 && fflush(stdout) == 0;
-    json_decref(root);
-    return good;
+    cli_print_json(root, JSON_INDENT(1));
 }
 
 /* ---- traces ---- */

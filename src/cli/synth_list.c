@@ -58,7 +58,7 @@ static bool list_one(const char *name, struct ats_error *err)
                  s.shared_feed_forward > 0 ? "+1" : "");
     }
     char text[3][32];
-    printf("%-18s %-9s %-6s %3u  %-9s %-9s %-8s %3u  %s\n", s.name, s.arch, synth_mix_name(s.mix),
+    printf("%-18s %-9s %-6s %3u %-9s %-9s %-8s %3u %s\n", s.name, s.arch, synth_mix_name(s.mix),
            s.layers, ats_format_bytes(full, text[0], 32),
            ats_format_bytes((full - outer) / s.layers, text[1], 32), experts, s.benchmark_layers,
            ats_format_bytes(bench, text[2], 32));
@@ -72,7 +72,7 @@ static bool list_all(struct ats_error *err)
     if (names == NULL) {
         return false;
     }
-    printf("%-18s %-9s %-6s %3s  %-9s %-9s %-8s %3s  %s\n", "model", "arch", "types", "lay", "size",
+    printf("%-18s %-9s %-6s %3s %-9s %-9s %-8s %3s %s\n", "model", "arch", "types", "lay", "size",
            "per layer", "experts", "use", "then");
     bool ok = true;
     for (size_t i = 0; i < n; i++) {

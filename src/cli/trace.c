@@ -46,7 +46,8 @@ static const struct argp_option option_table[] = {
     {"memory", KEY_MEMORY, "SIZE", 0, "Memory for the recording, e.g. 512M; default: 128M", 1},
     {"recording", KEY_RECORDING, "FILE", 0, "Keep the recording itself here", 1},
     {"from", KEY_FROM, "FILE", 0, "Run nothing: show a recording that ATS_TRACE wrote", 1},
-    {"json", KEY_JSON, NULL, 0, "Print the totals as JSON", 1},
+    {"json", KEY_JSON, NULL, 0,
+     "Print the totals as JSON; what the command prints goes to stderr then", 1},
     CLI_HELP_OPTION,
     {0},
 };
@@ -104,8 +105,9 @@ static const struct argp argp = {
     "the time within which a command must have run, and the totals are upper bounds "
     "(docs/tracing.md).\n"
     "\n"
-    "The table goes to stderr if a command ran, else to stdout; JSON always to stdout. With "
-    "--json, an object: format (\"ats-trace-1\"), emulated, devices, records, dropped, phases "
+    "The table goes to stderr if a command ran, else to stdout. JSON has stdout to itself: "
+    "with --json, all that the command prints goes to stderr. An object: format (\"ats-trace-1\"), "
+    "emulated, devices, records, dropped, phases "
     "(all, prefill, decode: times in us, bytes, overlap, counts), with --check also check.\n"
     "\n"
     "Exit code: the command's; else 1 when something could not be done or --check found a fault, "
@@ -150,6 +152,9 @@ static void start(char **words, int n_words, const struct options *o, const char
     }
     if (o->check) {
         setenv("ATS_TRACE_CHECK", "1", 1);
+    }
+    if (o->json) { /* which has stdout to itself */
+        dup2(STDERR_FILENO, STDOUT_FILENO);
     }
     char **command = cli_alloc(((size_t)n_words + 2) * sizeof *command);
     static char own_name[] = "ats";
@@ -367,8 +372,7 @@ static bool show(const struct ats_trace *trace, const struct options *o, uint64_
          write_file(o->out, "html", ats_trace_write_page, &bars, json, err);
     FILE *out = o->from != NULL ? stdout : stderr;
     if (ok && o->json) {
-        json_dumpf(json, stdout, JSON_INDENT(2));
-        printf("\n");
+        cli_print_json(json_incref(json), JSON_INDENT(2));
     } else if (ok) {
         print_table(out, trace, &summary);
         if (o->check) {
@@ -398,10 +402,6 @@ static int read_and_show(const char *who, const char *recording, const struct op
     ats_trace_free(&trace);
     if (!ok) {
         return cli_error(who, &err);
-    }
-    if (fflush(stdout) != 0) {
-        fprintf(stderr, "%s: cannot write to standard output\n", who);
-        return CLI_FAILED;
     }
     return faults > 0 ? CLI_FAILED : CLI_OK;
 }

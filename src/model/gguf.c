@@ -151,6 +151,10 @@ static bool read_layers(struct reader *r)
                         "that ATS handles",
                         r->path, *n, predicting);
     }
+    if (predicting == *n) {
+        return ats_fail(r->err, "%s has no layers, by its %s.block_count: it is not a model",
+                        r->path, r->params.arch);
+    }
     *n -= predicting;
     return true;
 }
@@ -168,7 +172,7 @@ static bool read_params(struct reader *r)
         return false;
     }
     memcpy(p->n_kv_heads, p->n_heads, sizeof p->n_kv_heads);
-    const uint32_t heads = p->n_heads[p->n_layers > 0 ? p->n_layers - 1 : 0];
+    const uint32_t heads = p->n_heads[p->n_layers - 1];
     p->head_dim_k = heads > 0 ? p->n_embd / heads : 0;
     p->head_dim_v = p->head_dim_k;
     return read_per_layer(r, "attention.head_count_kv", p->n_kv_heads) &&

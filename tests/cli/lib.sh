@@ -92,6 +92,24 @@ PROGRAM
     printf '%s\n' "$folder"
 }
 
+# expect_told_full COMMAND...: with nowhere to print to, one line says so and the exit code is 1.
+expect_told_full() {
+    command_text="$* >/dev/full"
+    "$@" >/dev/full 2>"$work/err" </dev/null
+    rc=$?
+    err=$(<"$work/err")
+    expect_rc 1
+    expect_in err "ats: cannot write to standard output"
+    [ "$(wc -l <"$work/err")" -eq 1 ] || problem "$command_text" "not one line on stderr:" "$err"
+}
+
+# expect_narrow: what was printed fits 80 columns.
+expect_narrow() {
+    local longest
+    longest=$(awk '{ if (length > max) max = length } END { print max + 0 }' "$work/out")
+    [ "$longest" -le 80 ] || problem "$command_text" "a line of $longest columns:" "$out"
+}
+
 finish() {
     [ "$failures" -eq 0 ] || echo "${0##*/}: $failures failed" >&2
     exit $((failures > 0))

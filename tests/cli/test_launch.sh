@@ -61,15 +61,30 @@ done
 try env GGML_CUDA_REGISTER_HOST=0 "$ats" run --llama-bin "$fake" --device none
 expect_in out "GGML_CUDA_REGISTER_HOST=0"
 
-# Words that the library would refuse are refused here.
+# What the library would refuse is refused here, on a machine without an accelerator too, and before
+# any program: by its option, or by its variable.
 try "$ats" run --llama-bin "$fake" --promote most -m x
-expect_error 2 "--promote: 'most' is none of auto, none, all, random:SEED"
-try "$ats" run --llama-bin "$fake" --promote random:x -m x
-expect_error 2 "--promote: "
-try "$ats" run --llama-bin "$fake" --promote random:SEED -m x
-expect_error 2 "--promote: "
+expect_error 2 "ats run: --promote most is none of auto, none, all, random:SEED"
+for rule in random: random:x random:SEED; do
+    try "$ats" run --llama-bin "$fake" --promote "$rule" -m x
+    expect_error 2 "--promote $rule is none of"
+done
 try "$ats" run --llama-bin "$fake" --transfer later -m x
-expect_error 2 "--transfer: 'later' is none of async, serial"
+expect_error 2 "--transfer later is neither async nor serial"
+try "$ats" serve --llama-bin "$fake" --vram 6Q -m x
+expect_error 2 "ats serve: --vram: '6Q' is not a size"
+try "$ats" bench --llama-bin "$fake" --placement nosuch -m x
+expect_error 2 "ats bench: --placement nosuch is neither a rule"
+echo "no plan" >"$work/no-plan"
+try "$ats" run --llama-bin "$fake" --device none --placement "$work/no-plan"
+expect_error 2 "--placement: $work/no-plan: not a placement plan"
+for value in PLACEMENT=nosuch PROMOTE=most TRANSFER=later EXPERTS=some VRAM=6Q TRACE_MEMORY=much \
+    TRACE_CHECK=2; do
+    for command in run serve bench; do
+        try env "ATS_$value" "$ats" "$command" --llama-bin "$fake" -m x
+        expect_error 2 "ats $command: ATS_${value%=*}"
+    done
+done
 for rule in auto none all; do
     try "$ats" run --llama-bin "$fake" --device none --promote "$rule" --transfer async
     expect_in out "ATS_PROMOTE=$rule"
@@ -114,10 +129,28 @@ expect_in err "no-such-profile"
 try "$ats" run --llama-bin "$fake" --accel NOPE0 -m x
 expect_rc 1
 expect_in err "NOPE0"
+try "$ats" run --llama-bin "$fake" --emulate no-such-profile --device none
+expect_error 1 "no-such-profile"
 
+# Nor does a program run whose results could not be written.
 try "$ats" run --llama-bin "$fake" --stats "$work/no/such/folder/s.json" -m x
 expect_error 1 "--stats: cannot write"
 try "$ats" run --llama-bin "$fake" --plan-out "$work" -m x
 expect_error 1 "is a folder"
+for variable in ATS_TRACE ATS_STATS ATS_PLAN_OUT; do
+    for file in "$work/no/such/folder/x" /proc/x; do
+        try env "$variable=$file" "$ats" run --llama-bin "$fake" --device none
+        expect_error 1 "ats run: $variable: cannot write $file"
+    done
+    # what can be written is left as it is
+    echo old >"$work/old"
+    try env "$variable=$work/old" "$ats" run --llama-bin "$fake" --device none
+    expect_rc 7
+    [ "$(<"$work/old")" = old ] || problem "$command_text" "the file was touched"
+    try env "$variable=/dev/null" "$ats" run --llama-bin "$fake" --device none
+    expect_rc 7
+done
+left=$(find "$work" -name '*.tmp')
+[ -z "$left" ] || problem "trying to write" "left behind:" "$left"
 
 finish

@@ -25,6 +25,9 @@ expect_sound() {
     [ -z "$faults" ] || problem "$command_text" "$faults"
 }
 
+# No profile of this machine is kept, until one is.
+export XDG_CACHE_HOME=$work/cache
+
 faults=$("$root/tests/cli/plan_sound.py" --models "$ats" "$root" "$work")
 [ -z "$faults" ] || problem "the eight models" "$faults"
 
@@ -55,6 +58,101 @@ expect_figure 'len({u["layer"] for u in r["devices"][0]["units"]} & {u["layer"] 
 for file in two.txt two.txt.ATS1; do
     [ -s "$work/$file" ] || problem "$command_text" "no plan file $file"
 done
+
+# A plan for fewer devices leaves no part behind that would be read along; what is no plan it leaves.
+plan=(qwen3-14b --rig laptop-3060 --layers 4 --out "$work/parts.txt")
+try "$ats" plan "${plan[@]}" --devices 4
+expect_rc 0
+cp "$work/parts.txt" "$work/parts-of-4.txt"
+try "$ats" plan "${plan[@]}" --devices 2
+expect_rc 0
+for i in 2 3; do
+    expect_in err "removed $work/parts.txt.ATS$i"
+done
+[ "$(cd "$work" && echo parts.txt*)" = "parts.txt parts.txt.ATS1" ] ||
+    problem "$command_text" "left:" "$(ls "$work")"
+echo "a letter" >"$work/parts.txt.ATS2"
+cp "$work/parts.txt" "$work/before.txt"
+try "$ats" plan "${plan[@]}"
+expect_error 1 "$work/parts.txt.ATS2"
+[ "$(<"$work/parts.txt.ATS2")" = "a letter" ] && [ -s "$work/parts.txt.ATS1" ] &&
+    cmp "$work/parts.txt" "$work/before.txt" || problem "$command_text" "files were touched"
+
+# Where stock llama.cpp is predicted to be faster in a phase, a line says so; else none does.
+try "$ats" plan qwen3-30b-a3b --rig laptop-3060 --prompt 3900 --decode 10 --json
+expect_rc 0
+slower=$(figure 'sum(max(a["predicted"][p]["tokens_per_s"] for a in r["alternatives"]) >
+    1.001 * r["predicted"][p]["tokens_per_s"] for p in ("prefill", "decode"))')
+[ "$slower" -ge 1 ] || problem "$command_text" "a case that tests nothing"
+try "$ats" plan qwen3-30b-a3b --rig laptop-3060 --prompt 3900 --decode 10
+expect_rc 0
+expect_in out "This plan is slower in decode than llama.cpp --n-cpu-moe"
+[ "$(grep -c 'is slower in' "$work/out")" -eq "$slower" ] || problem "$command_text" "not $slower lines"
+expect_narrow
+try "$ats" plan qwen3-14b --rig laptop-3060
+expect_not_in out "is slower in"
+
+# Without a machine: this one, if a profile of it is kept that fits what would be used.
+machine() { # [VARIABLE=VALUE...]: the profile that is planned with, or the rig
+    try env "$@" "$ats" plan qwen3-14b --layers 4 --json
+    expect_rc 0
+    figure 'r["profile"] or r["rig"]'
+}
+expect_machine() { # WANTED [VARIABLE=VALUE...]
+    local got
+    got=$(machine "${@:2}")
+    [ "$got" = "$1" ] || problem "ats plan with ${*:2}" "plans for $got, expected $1"
+}
+kept=$XDG_CACHE_HOME/ats
+expect_machine desktop-4090
+try env ATS_EMULATE=emu-small "$ats" profile --quick --out "$work/emu.json"
+expect_rc 0
+mkdir -p "$kept"
+cp "$work/emu.json" "$kept/profile-1-auto.json"
+expect_machine desktop-4090
+expect_machine "$kept/profile-1-auto.json" ATS_EMULATE=emu-small
+expect_machine "$kept/profile-1-auto.json" ATS_EMULATE=profiles/emu-small.json,emu-timed
+expect_machine desktop-4090 ATS_EMULATE=emu-timed
+expect_machine desktop-4090 ATS_EMULATE=emu-small ATS_ACCEL=EMU1
+try env ATS_EMULATE=emu-small "$ats" plan qwen3-14b --layers 4
+expect_in out "EMU0 as measured"
+expect_in out "Kept profile: $kept/profile-1-auto.json"
+try env ATS_EMULATE=emu-small "$ats" plan qwen3-14b --layers 4 --rig desktop-4090
+expect_not_in out "profile"
+expect_in out "desktop-4090; context"
+# of a real device: a profile as this machine's kernel has it; the newest counts, and one of another
+# driver, ggml or CPU does not
+python3 - "$work/emu.json" "$kept" <<'PYTHON'
+import json, os, sys
+p = json.load(open(sys.argv[1]))
+driver = "Linux " + os.uname().release
+for module in ("i915", "xe", "amdgpu", "nvidia"):
+    try:
+        driver = module + " " + open(f"/sys/module/{module}/version").readline().strip()
+    except OSError:
+        pass
+p["identity"].update(device="CUDA0", driver="CUDA, " + driver)
+cases = {"2-t2": ("2031-01-01T00:00:00Z", {}), "3-auto": ("2030-01-01T00:00:00Z", {}),
+         "4-auto": ("2032-01-01T00:00:00Z", {"driver": "CUDA, nvidia 0.1"}),
+         "5-auto": ("2033-01-01T00:00:00Z", {"ggml": "0.0.1"}),
+         "6-auto": ("2034-01-01T00:00:00Z", {"cpu": "another"})}
+for name, (created, other) in cases.items():
+    q = dict(p, created=created, identity=dict(p["identity"], **other))
+    json.dump(q, open(f"{sys.argv[2]}/profile-{name}.json", "w"))
+open(f"{sys.argv[2]}/profile-7-auto.json", "w").write("damaged")
+PYTHON
+expect_machine "$kept/profile-2-t2.json"
+expect_machine "$kept/profile-2-t2.json" ATS_ACCEL=Vulkan0,CUDA0
+expect_machine desktop-4090 ATS_ACCEL=CUDA1
+expect_machine "$kept/profile-1-auto.json" ATS_EMULATE=emu-small
+[ -z "$err" ] || problem "$command_text" "said: $err"
+try "$ats" plan qwen3-14b --layers 4 --scale 1 --json
+expect_figure 'r["profile"] or r["rig"]' desktop-4090
+rm "$kept"/profile-[2-46]-*
+expect_machine desktop-4090
+try "$ats" plan qwen3-14b --layers 4 --json
+expect_in err "$kept/profile-5-auto.json is of another version of ggml"
+rm -r "$kept"
 
 # A picture is XML.
 try "$ats" plan qwen3-30b-a3b --rig laptop-3060 --svg "$work/plan.svg"
@@ -163,6 +261,20 @@ open(sys.argv[2], "wb").write(data)
 PYTHON
 try "$ats" plan "$work/absurd.gguf"
 expect_error 1 "absurd"
+# A file without layers, as one whose key is missing is taken to be.
+python3 - "$work/qwen3-14b.gguf" "$work/flat.gguf" <<'PYTHON'
+import struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+key = b"qwen3.block_count"
+at = data.index(struct.pack("<Q", len(key)) + key) + 8 + len(key)
+assert struct.unpack_from("<II", data, at) == (4, 40)  # a uint32
+struct.pack_into("<I", data, at + 4, 0)
+open(sys.argv[2], "wb").write(data)
+PYTHON
+for command in plan simulate; do
+    try "$ats" "$command" "$work/flat.gguf"
+    expect_error 1 "flat.gguf has no layers"
+done
 try "$ats" plan qwen3-14b qwen3-30b-a3b
 expect_error 2 "one model at a time"
 try "$ats" plan no-such-model
@@ -175,6 +287,10 @@ try "$ats" plan qwen3-14b --profile "$work/none.json"
 expect_error 1 "none.json"
 try "$ats" plan qwen3-14b --profile "$work/none.json" --scale 2
 expect_error 2 "--scale"
+try "$ats" plan qwen3-14b --rig laptop-3060 --profile here.json
+expect_error 2 "--rig laptop-3060 and --profile here.json"
+try "$ats" plan qwen3-14b --compute 0
+expect_error 2 "--compute"
 try "$ats" plan qwen3-14b --vram lots
 expect_error 2 "--vram"
 try "$ats" plan qwen3-14b --kv-type q9_9

@@ -54,19 +54,53 @@ try "$ats" simulate qwen3-14b --layers 4 --vram 512M --profile "$work/first.json
 expect_rc 0
 expect_figure 'all(p["tokens_per_s"] > 0 for p in r["results"][0]["phases"])' True
 
-# Of another driver, or damaged: one line, and measured again.
-sed -i 's/"driver": "emulated emu-small"/"driver": "emulated other"/' "$XDG_CACHE_HOME"/ats/*.json
-try "$ats" profile --show --quick --json
-expect_rc 0
+# unchanged EXPECTED FILE: showing and checking must leave it alone
+unchanged() {
+    cmp "$1" "$2" || problem "$command_text" "$2 was touched"
+}
+
+# Of another driver, or damaged: nothing to show, and nothing is measured instead; a check measures
+# again, and says so.
+kept_file=$(echo "$XDG_CACHE_HOME"/ats/profile-*-auto.json)
+sed -i 's/"driver": "emulated emu-small"/"driver": "emulated other"/' "$kept_file"
+cp "$kept_file" "$work/stale.json"
+try "$ats" profile --show
+expect_error 1 "$kept_file is of another driver; \`ats profile\` measures anew"
+unchanged "$work/stale.json" "$kept_file"
+try "$ats" profile --check --quick --json
+[ "$rc" -le 1 ] || expect_rc 1
 expect_in err "the kept profile is of another driver, measuring again"
-expect_figure 'r["identity"]["driver"]' "emulated emu-small"
+grep -q '"driver": "emulated emu-small"' "$kept_file" ||
+    problem "$command_text" "what is kept was not replaced"
+truncate -s 100 "$kept_file"
+cp "$kept_file" "$work/damaged.json"
+try "$ats" profile --show --json
+expect_error 1 "$kept_file"
+unchanged "$work/damaged.json" "$kept_file"
+
+# A file that is named is shown, of whatever machine it is, or checked; and never written.
+try env ATS_EMULATE= "$ats" profile --show --from "$work/stale.json" --json
+expect_rc 0
+expect_figure 'r["identity"]["driver"]' "emulated other"
+try "$ats" profile --check --from "$work/stale.json"
+expect_error 1 "$work/stale.json is of another driver"
+echo "a letter" >"$work/letter"
+cp "$work/letter" "$work/letter.before"
+for words in "--show --from" "--check --from" "--show --out" "--check --out"; do
+    # shellcheck disable=SC2086 # two words
+    try "$ats" profile $words "$work/letter"
+    [[ $words == *out ]] && expect_error 2 "${words% *}" || expect_error 1 "$work/letter"
+    unchanged "$work/letter.before" "$work/letter"
+    # shellcheck disable=SC2086
+    try "$ats" profile $words "$work/none.json"
+    [ "$rc" -gt 0 ] && [ ! -e "$work/none.json" ] || problem "$command_text" "measured"
+done
+
 # A model's own matrices are measured too.
 try "$ats" synth --arch qwen3moe --layers 2 --out "$work/model.gguf"
 expect_rc 0
-truncate -s 100 "$XDG_CACHE_HOME"/ats/profile-*.json
-try "$ats" profile --show --quick --model "$work/model.gguf" --json
+try "$ats" profile --quick --model "$work/model.gguf" --json
 expect_rc 0
-expect_in err "the kept profile is damaged, measuring again"
 expect_figure 'r["format"]' ats-profile-2
 python3 - "$work/out" "$work/first.json" <<'PYTHON' || problem "--model" "no shape of the model was measured"
 import json, sys
@@ -76,7 +110,7 @@ sys.exit(not shapes[0] - shapes[1])
 PYTHON
 
 # A check prints every case and both sides; whether it passes is the machine's business.
-try "$ats" profile --check --quick --out "$work/first.json" --json
+try "$ats" profile --check --quick --from "$work/first.json" --json
 [ "$rc" -le 1 ] || expect_rc 1
 expect_figure 'r["format"]' ats-profile-check-1
 expect_figure 'all(s["cases"] > 0 for s in r["sides"].values())' True
@@ -85,6 +119,9 @@ expect_figure 'all(c["measured_us"] > 0 and c["predicted_us"] > 0 for c in r["ca
 
 # What fails leaves nothing behind.
 rm -rf "$XDG_CACHE_HOME"
+try "$ats" profile --show
+expect_error 1 "there is no profile $kept_file"
+[ "$(kept)" -eq 0 ] || problem "$command_text" "measured"
 for failure in alloc:1 loss:30; do
     try env ATS_EMU_FAIL=$failure "$ats" profile --quick
     expect_rc 1
@@ -107,6 +144,18 @@ try "$ats" profile --threads many
 expect_error 2 "--threads"
 try "$ats" profile --show --check
 expect_error 2 "--show and --check"
+for words in --quick "--model $work/model.gguf"; do
+    # shellcheck disable=SC2086 # words
+    try "$ats" profile --show $words
+    expect_error 2 "--show measures nothing, so it does not go with ${words% *}"
+done
+try "$ats" profile --from "$work/first.json"
+expect_error 2 "--from is for --show and --check"
+for words in "--check --threads 1" "--show --device EMU0" "--check --model $work/model.gguf"; do
+    # shellcheck disable=SC2086 # words
+    try "$ats" profile --from "$work/first.json" $words
+    expect_error 2 "--from names a profile"
+done
 try "$ats" profile extra
 expect_error 2 "unexpected argument"
 try "$ats" profile --model "$work/none.gguf"

@@ -65,6 +65,12 @@ expect_rc 0
 for text in "Predicted, not measured" "laptop-3060" "desktop-4090" "pp512" "tg2@2048" "of it"; do
     expect_in out "$text"
 done
+expect_narrow
+# long numbers and names fit too
+try "$ats" simulate llama-3.1-70b --layers 4 --rig desktop-4090-pcie5,laptop-3060 --prompt 16384 \
+    --decode 2 --depth 1000000 --ctx 1048576 --policy bound,cpu --scale 1000
+expect_rc 0
+expect_narrow
 
 # A rig scaled by a factor keeps its ratios: times are the inverse of it, but for the host's own.
 try "$ats" simulate llama-3.1-70b --layers 4 --policy bound --vram 1G --prompt 512 --decode 2 --json
@@ -111,6 +117,10 @@ try "$ats" simulate qwen3-14b --sweep cpu=1
 expect_error 2 "--sweep"
 try "$ats" simulate qwen3-14b --sweep link=0
 expect_error 2 "link"
+try "$ats" simulate qwen3-14b --rig laptop-3060 --profile here.json
+expect_error 2 "--rig laptop-3060 and --profile here.json"
+try "$ats" simulate qwen3-14b --compute 0
+expect_error 2 "--compute"
 try "$ats" simulate qwen3-14b --vram 0
 expect_error 2 "--vram"
 try "$ats" simulate qwen3-14b --cpu-gbps 0

@@ -11,16 +11,37 @@ for text in run serve bench devices synth ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLA
 done
 [ -z "$err" ] || problem "$command_text" "wrote to stderr: $err"
 
-for command in run serve bench trace devices synth profile; do
+for command in run serve bench trace devices rig synth simulate plan profile; do
     for flag in --help -h; do
         try "$ats" "$command" "$flag"
         expect_rc 0
         expect_in out "Usage: ats $command"
         expect_in out "Examples"
-        longest=$(awk '{ if (length > max) max = length } END { print max + 0 }' "$work/out")
-        [ "$longest" -le 80 ] || problem "$command_text" "a line of $longest columns"
+        expect_narrow
     done
+    expect_told_full "$ats" "$command" --help
 done
+
+# What cannot be printed is told, by every way out of the process.
+expect_told_full "$ats" --help
+expect_told_full "$ats" --version
+fake=$(fake_llama_bin)
+for json in '' --json; do
+    # shellcheck disable=SC2086 # no word is no option
+    {
+        expect_told_full "$ats" devices --llama-bin "$fake" $json
+        expect_told_full env ATS_RIG_SCALE=1 "$ats" rig laptop-3060 $json
+        expect_told_full "$ats" simulate qwen3-14b --layers 2 --policy bound --prompt 0 --decode 1 $json
+        expect_told_full "$ats" plan qwen3-14b --rig laptop-3060 --layers 2 $json
+    }
+done
+expect_told_full "$ats" synth --list
+expect_told_full "$ats" run --dry-run --llama-bin "$fake" --device none
+# closed is as bad as full, but not for what prints nothing
+"$ats" --help >&- 2>"$work/err"
+[ $? -eq 1 ] || problem "ats --help >&-" "not an error"
+"$ats" synth --arch llama --layers 1 --meta-only --out "$work/none/x.gguf" >&- 2>"$work/err"
+[ "$(wc -l <"$work/err")" -eq 1 ] || problem "ats synth >&-" "not one line:" "$(<"$work/err")"
 
 try "$ats" --version
 expect_rc 0

@@ -111,6 +111,7 @@ PY
 # The list has all eight with their sizes.
 try "$ats" synth --list
 expect_rc 0
+expect_narrow
 for text in "glm-z1-9b " "qwen3-14b " "qwen3-30b-a3b " "gpt-oss-20b " "llama-3.1-70b " \
     "qwen3-next-80b-a3b " "qwen3.5-122b-a10b " "gpt-oss-120b " "512/10+1" "17.3 GiB"; do
     expect_in out "$text"

@@ -72,6 +72,18 @@ json '.format == "ats-trace-1" and .phases.all.passes > 3' again-totals.json
 [ "$(jq -S '.otherData.phases' 1.json)" = "$(jq -S .phases again-totals.json)" ] ||
     problem "$command_text" "totals differ"
 
+# JSON of a run has stdout to itself, whatever the program prints.
+try_llama timeout 120 "$ats" trace --json --out alone run --emulate emu-small -m model.gguf -p Hello \
+    -n 2 -no-cnv
+expect_rc 0
+cp out alone-totals.json
+json '.format == "ats-trace-1" and .phases.all.passes > 0' alone-totals.json
+expect_in err "Hello"
+try "$ats" trace --json -- sh -c 'echo printed'
+expect_rc 1
+expect_in err printed
+[ -z "$out" ] || problem "$command_text" "on stdout:" "$out"
+
 # What ATS_TRACE alone writes, from a program that `ats` did not start.
 try_llama env ATS_TRACE=plain.rec GGML_BACKEND_PATH="${ATS_LIBRARY:?}" ATS_EMULATE=emu-small \
     "$ATS_LLAMA_BIN/llama-completion" --device ATS0 -m model.gguf -p Hi -n 2 -no-cnv

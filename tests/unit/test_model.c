@@ -541,6 +541,28 @@ static void test_files_in_parts(void **state)
     unlink(renamed);
 }
 
+/* Without the key, with none, and with layers that all predict further tokens. */
+static void test_no_layers(void **state)
+{
+    (void)state;
+    static const int counts[][2] = {{-1, 0}, {0, 0}, {2, 2}};
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        struct gguf_context *g = gguf_init_empty();
+        gguf_set_val_str(g, "general.architecture", "llama");
+        gguf_set_val_u32(g, "llama.embedding_length", 64);
+        gguf_set_val_u32(g, "llama.nextn_predict_layers", (uint32_t)counts[i][1]);
+        if (counts[i][0] >= 0) {
+            gguf_set_val_u32(g, "llama.block_count", (uint32_t)counts[i][0]);
+        }
+        assert_true(gguf_write_to_file(g, path, true));
+        gguf_free(g);
+        struct ats_error err = {""};
+        assert_null(ats_model_read(path, &err));
+        assert_non_null(strstr(err.text, path));
+        assert_non_null(strstr(err.text, "llama.block_count"));
+    }
+}
+
 static void test_missing_and_damaged_files(void **state)
 {
     (void)state;
@@ -603,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_random_descriptions),
         cmocka_unit_test_setup_teardown(test_reads_metadata, make_path, remove_path),
         cmocka_unit_test_setup_teardown(test_files_in_parts, make_path, remove_path),
+        cmocka_unit_test_setup_teardown(test_no_layers, make_path, remove_path),
         cmocka_unit_test_setup_teardown(test_missing_and_damaged_files, make_path, remove_path),
         cmocka_unit_test_setup_teardown(test_mutated_files, make_path, remove_path),
     };
