@@ -229,7 +229,8 @@ static void print_rules(const struct plan *p)
         const char *title;
     } rules[] = {{"fill", "ATS, rule fill"},
                  {"layers", "ATS, by layers"},
-                 {"n-cpu-moe", "ATS, experts last"}};
+                 {"n-cpu-moe", "ATS, experts last"},
+                 {"slices", "ATS, experts by slice"}};
     for (size_t i = 0; i < sizeof rules / sizeof rules[0] && p->n_parts == 1; i++) {
         const struct ats_candidate *c = best_rule(&p->parts[0], rules[i].name);
         if (c != NULL) {
@@ -283,6 +284,15 @@ static void print_slower(const struct plan *p)
     }
 }
 
+/* What a plan file cannot say. */
+static void print_slices(const struct plan *p)
+{
+    if (p->n_parts == 1 && p->parts[0].decision.slices_win) {
+        printf("Experts by slice are faster than any placement of whole tensors: without\n"
+               "a plan file ATS uses them by itself.\n");
+    }
+}
+
 /* How far the solver's first proposal may be from the best, of what placement can save. */
 static void print_choice(const struct plan *p)
 {
@@ -332,6 +342,7 @@ void plan_print(const struct plan *p)
     print_why(p);
     print_memory(p);
     print_speeds(p);
+    print_slices(p);
     print_slower(p);
     print_choice(p);
 }
