@@ -68,7 +68,7 @@ static const struct argp_option option_table[] = {
     {"vram", KEY_VRAM, "SIZE", 0,
      "Budget per accelerator, e.g. 6G; default: what is free, less a margin (sets ATS_VRAM)", 1},
     {"placement", KEY_PLACEMENT, "PLAN", 0,
-     "fill, host, vram, random:SEED, or a plan file (sets ATS_PLACEMENT)", 1},
+     "auto, fill, host, vram, random:SEED, or a plan file (sets ATS_PLACEMENT)", 1},
     {"promote", KEY_PROMOTE, "RULE", 0,
      "Which weights of host memory pass through VRAM: auto, none, all, random:SEED (sets "
      "ATS_PROMOTE)",
@@ -363,11 +363,12 @@ static void print_command(char *const *command)
 {
     static const char *const variables[] = {"GGML_BACKEND_PATH", "GGML_CUDA_REGISTER_HOST",
                                             "ATS_EMULATE",       "ATS_PROFILES",
-                                            "ATS_ACCEL",         "ATS_VRAM",
-                                            "ATS_PLACEMENT",     "ATS_PROMOTE",
-                                            "ATS_TRANSFER",      "ATS_EXPERTS",
-                                            "ATS_PLAN_OUT",      "ATS_STATS",
-                                            "ATS_TRACE",         "OMP_WAIT_POLICY"};
+                                            "ATS_PROFILE",       "ATS_ACCEL",
+                                            "ATS_VRAM",          "ATS_PLACEMENT",
+                                            "ATS_PROMOTE",       "ATS_TRANSFER",
+                                            "ATS_EXPERTS",       "ATS_PLAN_OUT",
+                                            "ATS_STATS",         "ATS_TRACE",
+                                            "OMP_WAIT_POLICY"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i]);
         if (value != NULL) {
