@@ -368,9 +368,10 @@ static json_t *candidates_json(const struct ats_decision *d)
     json_t *all = json_array();
     for (size_t i = 0; i < d->n; i++) {
         const struct ats_candidate *c = &d->candidates[i];
-        json_array_append_new(all, json_pack("{s:s, s:b, s:b, s:I, s:o}", "name", c->name,
-                                             "by_solver", c->is_solved, "chosen", i == d->chosen,
-                                             "used_bytes", (json_int_t)c->used_bytes, "predicted",
+        json_array_append_new(all, json_pack("{s:s, s:b, s:b, s:b, s:I, s:o}", "name", c->name,
+                                             "by_solver", c->is_solved, "by_slice", c->is_sliced,
+                                             "chosen", i == d->chosen, "used_bytes",
+                                             (json_int_t)c->used_bytes, "predicted",
                                              prediction_json(&c->prediction)));
     }
     return all;

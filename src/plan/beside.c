@@ -1,26 +1,30 @@
 #include "plan/beside.h"
 
+#include "plan/round.h"
+
 #include <stdlib.h>
 
 /* A weight of which an operator reads a small part (experts) is not worth its way. */
 static const float MOST_TIMES_THE_CPU = 4.0F;
 
-struct walk {
-    const struct ats_graph_desc *graph;
-    const struct ats_beside *rule;
-    const bool *candidates;
-    bool *seen; /* roots that an operator before has read */
-    bool *chosen;
-    float credit; /* bytes */
-    float saved_us;
+/* What a unit is made of. */
+struct span {
+    size_t first; /* operators [first, end) */
+    size_t end;
+    bool is_group; /* they are the first to read some candidates */
 };
 
-/* Operators [first, end) and what they are the first to read. */
-struct group {
-    size_t end;
-    float bytes;
-    float us[ATS_SIDES];
-    bool supported; /* by the accelerator */
+/* A graph as units. */
+struct walk {
+    const struct ats_graph_desc *graph;
+    const struct ats_partition_costs *costs;
+    const bool *candidates;
+    const bool *resident; /* candidates that are on the accelerator; NULL: they may cross */
+    bool *seen;           /* roots that an operator before has read */
+    struct ats_round_unit *units;
+    struct span *spans;
+    enum ats_side *sides;
+    size_t n;
 };
 
 static bool is_new_candidate(const struct walk *w, uint32_t root)
@@ -28,175 +32,203 @@ static bool is_new_candidate(const struct walk *w, uint32_t root)
     return w->candidates[root] && !w->seen[root];
 }
 
-/* Whether the operator is the first reader of a candidate; adds those to the group. */
-static bool joins(const struct walk *w, const struct ats_op *op, struct group *group)
+/* Bytes of the link that weights take, the starts of their pieces included. */
+static float cost_of_way(const struct ats_partition_costs *costs, float bytes)
 {
-    bool first = false;
-    for (uint32_t r = 0; r < op->n_reads; r++) {
-        const uint32_t root = w->graph->reads[op->first_read + r];
-        if (is_new_candidate(w, root)) {
-            first = true;
-            group->bytes += (float)w->graph->roots[root].bytes;
-        }
-    }
-    if (first) {
-        group->us[ATS_HOST] += op->cost_us[ATS_HOST];
-        group->us[ATS_ACCEL] += op->cost_us[ATS_ACCEL];
-        group->supported = group->supported && (op->supported & ATS_ON(ATS_ACCEL)) != 0;
-    }
-    return first;
+    return bytes + bytes / (float)ATS_BESIDE_CHUNK * costs->copy_latency_us *
+                       costs->link_beside_cpu_bytes_per_us;
 }
 
-static struct group find_group(const struct walk *w, size_t first)
+static void mark_seen(struct walk *w, size_t first, size_t end)
 {
-    struct group group = {.end = first, .supported = true};
-    while (group.end < w->graph->n_ops && joins(w, &w->graph->ops[group.end], &group)) {
-        group.end++;
-    }
-    return group;
-}
-
-/* The side of an operator that data with a home binds; false if none does. */
-static bool bound_side(const struct walk *w, const struct ats_op *op, enum ats_side *side)
-{
-    for (uint32_t r = 0; r < op->n_reads; r++) {
-        const uint32_t root = w->graph->reads[op->first_read + r];
-        const ats_side_set home = w->graph->roots[root].home;
-        if (home == ATS_ON(ATS_HOST) || home == ATS_ON(ATS_ACCEL)) {
-            *side = home == ATS_ON(ATS_ACCEL) || w->chosen[root] ? ATS_ACCEL : ATS_HOST;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Switches more if the group [first, end) is on the accelerator rather than on the CPU. */
-static int more_switches(const struct walk *w, size_t first, size_t end)
-{
-    enum ats_side side = ATS_HOST;
-    int more = 0;
-    for (size_t i = first; i-- > 0;) {
-        if (bound_side(w, &w->graph->ops[i], &side)) {
-            more += side == ATS_HOST ? 1 : -1;
-            break;
-        }
-    }
-    for (size_t i = end; i < w->graph->n_ops; i++) {
-        if (bound_side(w, &w->graph->ops[i], &side)) {
-            more += side == ATS_HOST ? 1 : -1;
-            break;
-        }
-    }
-    return more;
-}
-
-/* Bytes of the link that a group takes, the starts of its pieces included. */
-static float cost_of_way(const struct ats_beside *rule, float bytes)
-{
-    return bytes + bytes / (float)ATS_BESIDE_CHUNK * rule->copy_latency_us *
-                       rule->link_beside_cpu_bytes_per_us;
-}
-
-static void pass_time(struct walk *w, float us, enum ats_side side)
-{
-    const float most = (float)w->rule->staging_bytes;
-    w->credit += us * (side == ATS_HOST ? w->rule->link_beside_cpu_bytes_per_us
-                                        : w->rule->link_bytes_per_us);
-    w->credit = w->credit < most ? w->credit : most;
-}
-
-static void settle(struct walk *w, size_t first, const struct group *group)
-{
-    /* one is read while the next is copied */
-    const bool fits = group->bytes <= (float)(w->rule->staging_bytes / 2);
-    const float way = cost_of_way(w->rule, group->bytes);
-    const float gain = group->us[ATS_HOST] - group->us[ATS_ACCEL] -
-                       w->rule->split_us * (float)more_switches(w, first, group->end);
-    const bool take = group->supported && fits && gain > 0 && way <= w->credit &&
-                      way / w->rule->link_bytes_per_us <= MOST_TIMES_THE_CPU * group->us[ATS_HOST];
-    for (size_t i = first; i < group->end; i++) {
-        const struct ats_op *op = &w->graph->ops[i];
-        for (uint32_t r = 0; r < op->n_reads; r++) {
-            const uint32_t root = w->graph->reads[op->first_read + r];
-            w->chosen[root] = w->chosen[root] || (take && is_new_candidate(w, root));
-        }
-    }
-    for (size_t i = first; i < group->end; i++) {
+    for (size_t i = first; i < end; i++) {
         const struct ats_op *op = &w->graph->ops[i];
         for (uint32_t r = 0; r < op->n_reads; r++) {
             w->seen[w->graph->reads[op->first_read + r]] = true;
         }
     }
-    if (take) {
-        w->credit -= way;
-        w->saved_us += gain;
-    }
-    const enum ats_side side = take ? ATS_ACCEL : ATS_HOST;
-    pass_time(w, group->us[side], side);
 }
 
-bool ats_choose_beside(const struct ats_graph_desc *graph, const struct ats_beside *rule,
-                       const bool *candidates, bool *chosen, float *saved_us)
+/* ---- units ---- */
+
+/* The bytes of candidates that the operator is the first to read; of resident ones none. */
+static float new_bytes(const struct walk *w, const struct ats_op *op, bool *any, bool *stays)
 {
-    struct walk w = {.graph = graph,
-                     .rule = rule,
-                     .candidates = candidates,
-                     .seen = calloc(graph->n_roots + 1, sizeof(*w.seen)),
-                     .chosen = chosen};
-    if (w.seen == NULL) {
+    float bytes = 0;
+    for (uint32_t r = 0; r < op->n_reads; r++) {
+        const uint32_t root = w->graph->reads[op->first_read + r];
+        if (is_new_candidate(w, root)) {
+            *any = true;
+            *stays = *stays || (w->resident != NULL && !w->resident[root]);
+            bytes += w->resident != NULL ? 0 : (float)w->graph->roots[root].bytes;
+        }
+    }
+    return bytes;
+}
+
+/* Gate and up: operators next to each other that are the first to read candidates. */
+static size_t add_group(struct walk *w, size_t first)
+{
+    struct ats_round_unit unit = {.allowed = ATS_ON_BOTH};
+    bool stays = false;
+    size_t end = first;
+    for (; end < w->graph->n_ops; end++) {
+        const struct ats_op *op = &w->graph->ops[end];
+        bool any = false;
+        const float bytes = new_bytes(w, op, &any, &stays);
+        if (!any) {
+            break;
+        }
+        unit.bytes += bytes;
+        unit.us[ATS_HOST] += op->cost_us[ATS_HOST];
+        unit.us[ATS_ACCEL] += op->cost_us[ATS_ACCEL];
+        unit.allowed &= op->supported;
+    }
+    if (end == first) {
+        return first;
+    }
+    mark_seen(w, first, end);
+    unit.bytes = cost_of_way(w->costs, unit.bytes);
+    const float way_us = unit.bytes / w->costs->least_link_bytes_per_us;
+    stays = stays || way_us > MOST_TIMES_THE_CPU * unit.us[ATS_HOST];
+    const ats_side_set wanted = stays                 ? ATS_ON(ATS_HOST)
+                                : w->resident != NULL ? ATS_ON(ATS_ACCEL)
+                                                      : ATS_ON_BOTH;
+    unit.allowed = (unit.allowed & wanted) != 0 ? unit.allowed & wanted : unit.allowed;
+    unit.allowed = unit.allowed != 0 ? unit.allowed : ATS_ON(ATS_HOST);
+    w->spans[w->n] = (struct span){first, end, true};
+    w->units[w->n++] = unit;
+    return end;
+}
+
+/* The sides that data with a home leaves to an operator. */
+static ats_side_set bound_sides(const struct walk *w, const struct ats_op *op)
+{
+    for (uint32_t r = 0; r < op->n_reads; r++) {
+        const ats_side_set home = w->graph->roots[w->graph->reads[op->first_read + r]].home;
+        if (home == ATS_ON(ATS_HOST) || home == ATS_ON(ATS_ACCEL)) {
+            return home;
+        }
+    }
+    return op->supported;
+}
+
+static void add_other(struct walk *w, size_t index)
+{
+    const struct ats_op *op = &w->graph->ops[index];
+    if (op->write == ATS_NO_ROOT && op->n_reads == 0) {
+        return; /* a view: nothing is computed */
+    }
+    const ats_side_set allowed = bound_sides(w, op);
+    struct ats_round_unit *last = w->n > 0 ? &w->units[w->n - 1] : NULL;
+    if (last == NULL || w->spans[w->n - 1].is_group || last->allowed != allowed) {
+        w->spans[w->n] = (struct span){index, index + 1, false};
+        last = &w->units[w->n++];
+        *last = (struct ats_round_unit){.allowed = allowed};
+    }
+    last->us[ATS_HOST] += op->cost_us[ATS_HOST];
+    last->us[ATS_ACCEL] += op->cost_us[ATS_ACCEL];
+    w->spans[w->n - 1].end = index + 1;
+}
+
+/* ---- a round ---- */
+
+static bool allocate(struct walk *w)
+{
+    const size_t n = w->graph->n_ops + 1;
+    w->seen = calloc(w->graph->n_roots + 1, sizeof(*w->seen));
+    w->units = calloc(n, sizeof(*w->units));
+    w->spans = calloc(n, sizeof(*w->spans));
+    w->sides = calloc(n, sizeof(*w->sides));
+    return w->seen != NULL && w->units != NULL && w->spans != NULL && w->sides != NULL;
+}
+
+static void release(struct walk *w)
+{
+    free(w->seen);
+    free(w->units);
+    free(w->spans);
+    free(w->sides);
+}
+
+static bool plan(struct walk *w, size_t staging_bytes, float *us)
+{
+    const struct ats_round round = {
+        .split_us = w->costs->split_us,
+        .bytes_per_us = {[ATS_HOST] = w->costs->link_beside_cpu_bytes_per_us,
+                         [ATS_ACCEL] = w->costs->least_link_bytes_per_us},
+        .capacity = (float)staging_bytes,
+    };
+    if (!allocate(w)) {
         return false;
     }
-    for (size_t r = 0; r < graph->n_roots; r++) {
-        chosen[r] = false;
-    }
-    for (size_t i = 0; i < graph->n_ops;) {
-        const struct group group = find_group(&w, i);
-        if (group.end > i) {
-            settle(&w, i, &group);
-            i = group.end;
-            continue;
+    for (size_t i = 0; i < w->graph->n_ops;) {
+        const size_t end = add_group(w, i);
+        if (end == i) {
+            add_other(w, i);
         }
-        enum ats_side side = ATS_ACCEL;
-        bound_side(&w, &graph->ops[i], &side);
-        pass_time(&w, graph->ops[i].cost_us[side], side);
-        i++;
+        i = end > i ? end : i + 1;
     }
-    *saved_us = w.saved_us;
-    free(w.seen);
-    return true;
+    return ats_plan_round(&round, w->units, w->n, w->sides, us);
 }
 
-float ats_resident_saves_us(const struct ats_graph_desc *graph, const bool *chosen)
+/* The candidates of groups that the accelerator computes. */
+static void note_chosen(struct walk *w, size_t staging_bytes, bool *chosen)
 {
-    float saved = 0;
-    for (size_t i = 0; i < graph->n_ops; i++) {
-        const struct ats_op *op = &graph->ops[i];
-        for (uint32_t r = 0; r < op->n_reads; r++) {
-            if (chosen[graph->reads[op->first_read + r]]) {
-                saved += op->cost_us[ATS_HOST] - op->cost_us[ATS_ACCEL];
-                break;
+    for (size_t r = 0; r < w->graph->n_roots; r++) {
+        w->seen[r] = false;
+        chosen[r] = false;
+    }
+    for (size_t u = 0; u < w->n; u++) {
+        const struct span *span = &w->spans[u];
+        /* what only the accelerator can compute may be too large to cross like this */
+        const bool crosses =
+            w->sides[u] == ATS_ACCEL && w->units[u].bytes <= (float)staging_bytes / 2;
+        for (size_t i = span->first; span->is_group && i < span->end; i++) {
+            const struct ats_op *op = &w->graph->ops[i];
+            for (uint32_t r = 0; r < op->n_reads; r++) {
+                const uint32_t root = w->graph->reads[op->first_read + r];
+                chosen[root] = chosen[root] || (crosses && is_new_candidate(w, root));
             }
         }
+        if (span->is_group) {
+            mark_seen(w, span->first, span->end);
+        }
     }
-    return saved;
+}
+
+bool ats_choose_beside(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
+                       size_t staging_bytes, const bool *candidates, bool *chosen, float *us)
+{
+    struct walk w = {.graph = graph, .costs = costs, .candidates = candidates};
+    const bool ok = plan(&w, staging_bytes, us);
+    if (ok) {
+        note_chosen(&w, staging_bytes, chosen);
+    }
+    release(&w);
+    return ok;
+}
+
+bool ats_resident_us(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
+                     const bool *candidates, const bool *resident, float *us)
+{
+    struct walk w = {
+        .graph = graph, .costs = costs, .candidates = candidates, .resident = resident};
+    const bool ok = plan(&w, 0, us);
+    release(&w);
+    return ok;
 }
 
 bool ats_prefer_beside(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
                        size_t staging_bytes, const bool *candidates, bool *chosen,
                        struct ats_root *roots, bool *preferred)
 {
-    const struct ats_beside rule = {
-        .split_us = costs->split_us,
-        .copy_latency_us = costs->copy_latency_us,
-        .link_bytes_per_us = costs->least_link_bytes_per_us,
-        .link_beside_cpu_bytes_per_us = costs->link_beside_cpu_bytes_per_us,
-        .staging_bytes = staging_bytes,
-    };
     bool *beside = calloc(graph->n_roots + 1, sizeof(*beside));
-    float saved_us = 0;
-    const bool ok =
-        beside != NULL && ats_choose_beside(graph, &rule, candidates, beside, &saved_us);
-    *preferred = ok && saved_us > ats_resident_saves_us(graph, chosen);
+    float held_us = 0;
+    float beside_us = 0;
+    const bool ok = beside != NULL && ats_resident_us(graph, costs, candidates, chosen, &held_us) &&
+                    ats_choose_beside(graph, costs, staging_bytes, candidates, beside, &beside_us);
+    *preferred = ok && beside_us < held_us;
     for (size_t r = 0; *preferred && r < graph->n_roots; r++) {
         chosen[r] = beside[r];
         roots[r].held = false;

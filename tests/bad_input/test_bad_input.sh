@@ -65,7 +65,7 @@ generate "$work/model.gguf" ATS_VRAM=lots
 once "ATS is off; models run without it: ATS_VRAM: 'lots' is not a size; write e.g. 6G, 512M"
 expect_failure
 generate "$work/model.gguf" ATS_PLACEMENT=everywhere
-once "ATS_PLACEMENT=everywhere is neither a rule (fill, host, vram, random:SEED) nor an existing plan"
+once "ATS_PLACEMENT=everywhere is neither a rule (auto, fill, host, vram, random:SEED) nor an existing plan"
 expect_failure
 generate "$work/model.gguf" ATS_PLACEMENT=random:x
 once "ATS_PLACEMENT: 'x' is not a whole number"

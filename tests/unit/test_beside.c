@@ -10,7 +10,7 @@
 #include "random_graph.h"
 #include "seed.h"
 
-#include <math.h>
+#include <string.h>
 
 enum { ROOTS = 6, OPS = 7 };
 
@@ -46,55 +46,52 @@ static const struct ats_op ops[OPS] = {
 static const struct ats_graph_desc graph = {
     .ops = ops, .n_ops = OPS, .reads = reads, .roots = roots, .n_roots = ROOTS};
 
-static void assert_chosen(const struct ats_beside *rule, const char *expected, float saved_us)
+static void assert_chosen(const struct ats_partition_costs *costs, size_t staging_bytes,
+                          const char *expected, float expected_us)
 {
     bool chosen[ROOTS];
-    float saved = -1;
+    float us = -1;
     char text[ROOTS + 1] = "";
-    assert_true(ats_choose_beside(&graph, rule, candidates, chosen, &saved));
+    assert_true(ats_choose_beside(&graph, costs, staging_bytes, candidates, chosen, &us));
     for (size_t r = 0; r < ROOTS; r++) {
         text[r] = chosen[r] ? 'x' : '-';
     }
     assert_string_equal(text, expected);
-    assert_float_equal(saved, saved_us, 1e-3);
+    assert_float_equal(us, expected_us, 1e-2);
 }
 
+/* Attention takes 100 us on the accelerator twice; the CPU four times 100, of which two are one. */
 static void test_by_hand(void **state)
 {
     (void)state;
-    struct ats_beside rule = {
-        .link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4, .staging_bytes = 8000};
-    /* credit before gate and up: 1000, they are 6000; before down 1000 + 200 * 4 = 1800; before the
-     * next down 1800 + 400 + 1000 = 3200 */
-    assert_chosen(&rule, "-----x", 90);
-    /* one copy, so the latency counts once for 2 MiB: nothing to speak of */
-    rule.copy_latency_us = 100;
-    assert_chosen(&rule, "-----x", 90);
-    rule.copy_latency_us = 0;
-    /* the last down begins on the accelerator's side and ends there: a switch less on it */
-    rule.split_us = 7;
-    assert_chosen(&rule, "-----x", 97);
-    rule.split_us = 0;
-    /* a faster link beside the CPU: down at 1000 + 200 * 10 = 3000, then 100 + 1000 are no 3000 */
-    rule.link_beside_cpu_bytes_per_us = 10;
-    assert_chosen(&rule, "---x--", 90);
-    /* both: 3000 of 1000 + 200 * 15, then 1000 + 10 * 20 + 100 * 20 */
-    rule.link_beside_cpu_bytes_per_us = 15;
-    rule.link_bytes_per_us = 10;
-    assert_chosen(&rule, "---x--", 90);
-    rule.link_bytes_per_us = 20;
-    assert_chosen(&rule, "---x-x", 180);
-    /* gate and up want 6000 at once: half of the staging memory, and 100 * 60 before them */
-    rule.link_bytes_per_us = 60;
-    rule.staging_bytes = 12000;
-    assert_chosen(&rule, "-xx--x", 270);
-    rule.staging_bytes = 11998;
-    assert_chosen(&rule, "---x-x", 180);
-    /* credit is no more than the staging memory, however long the accelerator computes */
-    rule.staging_bytes = 5998;
-    assert_chosen(&rule, "------", 0);
-    rule.staging_bytes = 0;
-    assert_chosen(&rule, "------", 0);
+    struct ats_partition_costs costs = {.least_link_bytes_per_us = 10,
+                                        .link_beside_cpu_bytes_per_us = 4};
+    /* before gate and up 1000 bytes have crossed, they are 6000: to wait for 500 us saves 180;
+     * before down 1000 + 200 * 4 = 1800, and 120 us to wait save 90; before the next down 1800 +
+     * 400 + 1000 are enough for 3000 */
+    assert_chosen(&costs, 12000, "-----x", 200 + 300 + 10);
+    /* the start of a copy counts once for 2 MiB: next to nothing */
+    costs.copy_latency_us = 100;
+    assert_chosen(&costs, 12000, "-----x", 200 + 300 + 10);
+    costs.copy_latency_us = 0;
+    /* from attention to the CPU, and back: the last down is on the accelerator's side */
+    costs.split_us = 7;
+    assert_chosen(&costs, 12000, "-----x", 200 + 300 + 10 + 2 * 7);
+    costs.split_us = 0;
+    /* a faster link beside the CPU: down would wait for 3000 - 1000 - 200 * 9 bytes, 20 us, and
+     * then the last one for 190; the last one alone does not wait */
+    costs.link_beside_cpu_bytes_per_us = 9;
+    assert_chosen(&costs, 12000, "-----x", 200 + 300 + 10);
+    /* both cross: 2000 + 200 * 9 are enough, then 800 + 10 * 20 + 100 * 20 */
+    costs.least_link_bytes_per_us = 20;
+    assert_chosen(&costs, 12000, "---x-x", 200 + 200 + 2 * 10);
+    /* gate and up are 6000 at once, half of the staging memory, and 100 * 60 cross before them */
+    costs.least_link_bytes_per_us = 60;
+    assert_chosen(&costs, 12000, "-xxx-x", 200 + 20 + 30 + 20);
+    assert_chosen(&costs, 11998, "---x-x", 200 + 200 + 2 * 10);
+    /* less than what two of them take: none can be read while another crosses */
+    assert_chosen(&costs, 5998, "------", 200 + 400);
+    assert_chosen(&costs, 0, "------", 200 + 400);
 }
 
 static void test_experts_stay(void **state)
@@ -107,27 +104,59 @@ static void test_experts_stay(void **state)
     };
     const struct ats_graph_desc experts = {
         .ops = few, .n_ops = OPS, .reads = reads, .roots = roots, .n_roots = ROOTS};
-    static const bool only_last[ROOTS] = {[5] = true};
-    const struct ats_beside rule = {
-        .link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4, .staging_bytes = 8000};
-    bool chosen[ROOTS];
-    float saved = 0;
-    assert_true(ats_choose_beside(&experts, &rule, only_last, chosen, &saved));
-    assert_false(chosen[5]);
+    const struct ats_partition_costs costs = {.least_link_bytes_per_us = 10,
+                                              .link_beside_cpu_bytes_per_us = 4};
     static const bool both[ROOTS] = {[3] = true, [5] = true};
-    assert_true(ats_choose_beside(&experts, &rule, both, chosen, &saved));
+    bool chosen[ROOTS];
+    float us = 0;
+    assert_true(ats_choose_beside(&experts, &costs, 8000, both, chosen, &us));
     assert_true(chosen[3] && !chosen[5]);
 }
 
-static void test_what_residents_save(void **state)
+static void test_with_some_resident(void **state)
 {
     (void)state;
-    const bool some[ROOTS] = {[0] = true, [3] = true};
-    assert_float_equal(ats_resident_saves_us(&graph, some), 800 + 90, 1e-3);
+    const struct ats_partition_costs costs = {
+        .split_us = 7, .least_link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4};
+    bool some[ROOTS] = {[3] = true};
+    float us = 0;
+    /* attention, gate and up on the CPU, down, attention, down on the CPU: three changes */
+    assert_true(ats_resident_us(&graph, &costs, candidates, some, &us));
+    assert_float_equal(us, 200 + 200 + 10 + 100 + 3 * 7, 1e-2);
+    some[1] = true; /* gate and up are one, and up is not there */
+    assert_true(ats_resident_us(&graph, &costs, candidates, some, &us));
+    assert_float_equal(us, 200 + 200 + 10 + 100 + 3 * 7, 1e-2);
+    some[2] = true;
+    assert_true(ats_resident_us(&graph, &costs, candidates, some, &us));
+    assert_float_equal(us, 200 + 20 + 10 + 100 + 7, 1e-2);
 }
 
-/* Whatever is chosen could have crossed the link in time: bytes up to any operator are no more than
- * what the link moves by then, with each operator on the side where the choice puts it. */
+/* What is faster is taken: one weight that is held, or one that crosses in every pass. */
+static void test_hold_or_cross(void **state)
+{
+    (void)state;
+    struct ats_partition_costs costs = {.least_link_bytes_per_us = 10,
+                                        .link_beside_cpu_bytes_per_us = 4};
+    struct ats_root own[ROOTS];
+    bool preferred = false;
+    bool chosen[ROOTS] = {[3] = true, [5] = true};
+    memcpy(own, roots, sizeof(own));
+    own[3].held = true;
+    own[5].held = true;
+    assert_true(ats_prefer_beside(&graph, &costs, 12000, candidates, chosen, own, &preferred));
+    assert_false(preferred); /* two held beat one that crosses */
+    assert_true(chosen[3] && chosen[5] && own[3].held && !own[3].promoted);
+    chosen[5] = false;
+    own[5].held = false;
+    costs.least_link_bytes_per_us = 20;
+    costs.link_beside_cpu_bytes_per_us = 9;
+    assert_true(ats_prefer_beside(&graph, &costs, 12000, candidates, chosen, own, &preferred));
+    assert_true(preferred && chosen[3] && chosen[5] && !chosen[1]);
+    assert_true(own[3].promoted && own[5].promoted && !own[3].held);
+}
+
+/* With a split that costs nothing, a choice is never slower than none, and what is chosen may be.
+ */
 static void test_random(void **state)
 {
     (void)state;
@@ -139,36 +168,32 @@ static void test_random(void **state)
         random_graph_make(&g, test_between(&rng, 1, GRAPH_MAX_OPS), true, &rng);
         bool can[GRAPH_MAX_ROOTS];
         bool chosen[GRAPH_MAX_ROOTS];
+        const bool none[GRAPH_MAX_ROOTS] = {false};
         for (size_t r = 0; r < g.desc.n_roots; r++) {
             can[r] = g.roots[r].home == ATS_ON(ATS_HOST) && test_chance(&rng, 70);
         }
-        const struct ats_beside rule = {.split_us = (float)test_between(&rng, 0, 3),
-                                        .link_bytes_per_us = (float)test_between(&rng, 1000, 9000),
-                                        .link_beside_cpu_bytes_per_us =
-                                            (float)test_between(&rng, 100, 3000),
-                                        .staging_bytes = 1024 * test_between(&rng, 1, 512)};
-        float saved = 0;
-        assert_true(ats_choose_beside(&g.desc, &rule, can, chosen, &saved));
-        assert_true(saved >= 0);
-        double moved = 0;
-        double could = 0;
-        bool seen[GRAPH_MAX_ROOTS] = {false};
-        for (size_t i = 0; i < g.desc.n_ops; i++) {
-            const struct ats_op *op = &g.ops[i];
-            double slowest = 0;
-            for (uint32_t r = 0; r < op->n_reads; r++) {
-                const uint32_t root = g.reads[op->first_read + r];
-                if (chosen[root] && !seen[root]) {
-                    assert_true(can[root]);
-                    assert_true(g.roots[root].bytes <= rule.staging_bytes / 2);
-                    moved += (double)g.roots[root].bytes;
-                    n_chosen++;
-                }
-                seen[root] = true;
+        for (size_t i = 0; i < g.desc.n_ops; i++) { /* what both sides can use */
+            for (uint32_t r = 0; r < g.ops[i].n_reads; r++) {
+                const uint32_t root = g.reads[g.ops[i].first_read + r];
+                can[root] = can[root] && g.ops[i].supported == ATS_ON_BOTH;
             }
-            assert_true(moved <= could * (1 + 1e-5));
-            slowest = fmax(op->cost_us[ATS_HOST], op->cost_us[ATS_ACCEL]);
-            could += slowest * fmax(rule.link_bytes_per_us, rule.link_beside_cpu_bytes_per_us);
+        }
+        const struct ats_partition_costs costs = {
+            .split_us = (float)test_between(&rng, 0, 3),
+            .least_link_bytes_per_us = (float)test_between(&rng, 1000, 9000),
+            .link_beside_cpu_bytes_per_us = (float)test_between(&rng, 100, 3000)};
+        const size_t staging_bytes = 1024 * test_between(&rng, 1, 512);
+        float us = 0;
+        float without_us = 0;
+        float resident_us = 0;
+        assert_true(ats_choose_beside(&g.desc, &costs, staging_bytes, can, chosen, &us));
+        assert_true(ats_resident_us(&g.desc, &costs, can, none, &without_us));
+        assert_true(ats_resident_us(&g.desc, &costs, can, chosen, &resident_us));
+        assert_true(us <= without_us * (1 + 1e-5F));
+        assert_true(resident_us <= us * (1 + 1e-5F)); /* what need not cross is not waited for */
+        for (size_t r = 0; r < g.desc.n_roots; r++) {
+            assert_true(!chosen[r] || (can[r] && g.roots[r].bytes <= staging_bytes / 2));
+            n_chosen += chosen[r];
         }
     }
     assert_true(n_chosen > ROUNDS / 50);
@@ -179,7 +204,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_by_hand),
         cmocka_unit_test(test_experts_stay),
-        cmocka_unit_test(test_what_residents_save),
+        cmocka_unit_test(test_with_some_resident),
+        cmocka_unit_test(test_hold_or_cross),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
