@@ -34,6 +34,9 @@ size=$(stat -c %s "$model")
 [ "$size" -gt $((limit + (64 << 20))) ] || problem "$model" "only $size bytes"
 
 bench() { # VRAM: how it went is in $out
+    # pages that others have read would not count
+    sync "$model"
+    dd of="$model" oflag=nocache conv=notrunc,fdatasync count=0 status=none
     # shellcheck disable=SC2016 # for the inner shell
     try timeout 200 sh -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group" \
         env ATS_VRAM="$1" "$ATS_LLAMA_BIN/llama-bench" -m "$model" -dev ATS0 -t 1 -p 64 -n 4 -r 1 \
@@ -51,6 +54,7 @@ expect_in err "ATS0 on EMU0: weights"
 bench 96M # and more is left in host memory than there is
 expect_in err "ATS0 on EMU0: weights"
 used=$(cat "$group"/memory.max_usage_in_bytes "$group"/memory.peak 2>/dev/null | head -1)
-[ "${used:-0}" -le "$limit" ] || problem "the group" "used $used bytes"
+[ "${used:-0}" -gt $((limit / 2)) ] || problem "the group" "used only ${used:-0} bytes: no test"
+[ "$used" -le "$limit" ] || problem "the group" "used $used bytes"
 
 finish
