@@ -61,6 +61,7 @@ struct ats_device {
     bool budget_known;
     atomic_bool accel_lost; /* see loss.h */
     bool told_no_staging;   /* the log has that there is no room for staging memory */
+    bool told_no_slices;    /* the log has that the rule allows no experts by slice */
     bool told_pageable;     /* the log has that weights cannot be pinned */
     bool told_cpu_only;     /* the log has the reason why the accelerator is not used */
     /* counts changes of weights after they were loaded: copies of older bytes are void */

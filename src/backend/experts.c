@@ -120,6 +120,18 @@ static bool wants_slices(const struct ats_device *device)
     return false;
 }
 
+/* They were asked for, and the rule has no place for them. */
+static void tell_no_slices(struct ats_device *device)
+{
+    if (device->config->experts == ATS_EXPERTS_SLICES && !device->told_no_slices) {
+        device->told_no_slices = true;
+        ats_log_warn(
+            "%s: no experts by slice: ATS_PLACEMENT says where whole tensors live; they go "
+            "with the rules auto, fill and random\n",
+            device->name);
+    }
+}
+
 /* A region's experts, if none of them has a home yet. */
 static bool is_unplaced(const struct parts *parts)
 {
@@ -165,7 +177,11 @@ void ats_experts_want(struct ats_stream *stream, const struct ats_description *d
                       const struct ggml_cgraph *cgraph, const struct ats_expert_region *regions,
                       size_t n_regions)
 {
-    if (n_regions == 0 || !wants_slices(stream->device)) {
+    if (n_regions == 0) {
+        return;
+    }
+    if (!wants_slices(stream->device)) {
+        tell_no_slices(stream->device);
         return;
     }
     struct parts *parts = calloc(n_regions, sizeof(*parts));

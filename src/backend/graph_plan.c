@@ -399,12 +399,14 @@ static bool decide(struct builder *b, bool without_accel)
     return true;
 }
 
-/* Describes the graph and decides, until the decisions hold. */
+/* Describes the graph and decides, until the decisions hold. What fails may not fail again, such as
+ * a copy; what fails twice is left to the CPU. */
 static bool settle(struct builder *b)
 {
     enum { ATTEMPTS = 3 };
     bool settled = false;
     bool without_accel = false;
+    int n_failures = 0;
     for (int attempt = 1; !settled; attempt++) {
         ats_description_free(&b->description);
         free(b->sides);
@@ -422,11 +424,11 @@ static bool settle(struct builder *b)
         if (!ok && without_accel) {
             return false;
         }
-        without_accel = !ok || attempt + 1 >= ATTEMPTS;
+        n_failures += !ok;
+        without_accel = n_failures > 1 || attempt + 1 >= ATTEMPTS;
     }
     if (b->err->text[0] != '\0') { /* an attempt that was taken back */
-        ats_log_warn("%s: %s; planned again with less on the accelerator\n", b->device->name,
-                     b->err->text);
+        ats_log_warn("%s: %s; planned again\n", b->device->name, b->err->text);
         b->err->text[0] = '\0';
     }
     return ats_schedule_build(&b->description.graph, b->sides, &b->schedule) ||
