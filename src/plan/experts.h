@@ -41,7 +41,7 @@ enum {
     ATS_EXPERT_NONE = -1,
 };
 
-/* `share` with s of a half. */
+/* `share` with s of one. */
 float ats_expert_copy_share(const struct ats_plan_rates *rates);
 
 /* The slots of one layer. */
