@@ -148,13 +148,17 @@ class Machine:
         text = json.dumps([self.identity, self.rig_type, self.threads], sort_keys=True)
         name = "profile-" + hashlib.sha256(text.encode()).hexdigest()[:16]
         path = os.path.abspath(os.path.join(build, "bench", "profiles", name + ".json"))
-        if os.path.exists(path):
-            return path
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        ats = os.path.join(build, "bin", "ats")
         environment = dict(driver.plain_environment(), **self._rig_environment(),
                            ATS_EMULATE=self.rig, OMP_WAIT_POLICY="passive",
                            ATS_LLAMA_BIN=os.environ.get("ATS_LLAMA_BIN", ""))
-        command = [os.path.join(build, "bin", "ats"), "profile", "--quick", "--device", "EMU0",
+        kept = [ats, "profile", "--show", "--from", path]  # not one of an older format
+        if os.path.exists(path) and subprocess.run(
+                kept, env=environment, capture_output=True, timeout=RIG_TIMEOUT_S,
+                check=False).returncode == 0:
+            return path
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        command = [ats, "profile", "--quick", "--device", "EMU0",
                    "--threads", str(self.threads), "--out", path]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True,

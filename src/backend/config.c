@@ -111,6 +111,16 @@ static enum ats_promotion_kind promotion_of(enum ats_rule_kind rule)
     }
 }
 
+static bool read_profile(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    config->use_profile = text == NULL || strcmp(text, "off") != 0;
+    config->profile =
+        config->use_profile && text != NULL && strcmp(text, "auto") != 0 ? text : NULL;
+    return config->profile == NULL || access(config->profile, R_OK) == 0 ||
+           ats_fail(err, "ATS_PROFILE=%.200s is neither auto, nor off, nor a file that can be read",
+                    text);
+}
+
 static bool read_trace(struct ats_config *config, struct ats_error *err)
 {
     const char *memory = value_of("ATS_TRACE_MEMORY");
@@ -159,5 +169,6 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         return false;
     }
     const char *transfer = value_of("ATS_TRANSFER");
-    return (transfer == NULL || read_transfer(transfer, config, err)) && read_trace(config, err);
+    return (transfer == NULL || read_transfer(transfer, config, err)) &&
+           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err);
 }

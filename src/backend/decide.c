@@ -2,6 +2,7 @@
 
 #include "backend/machine_profile.h"
 #include "backend/residency.h"
+#include "backend/transfer.h"
 #include "backend/unplaced.h"
 #include "base/parse.h"
 #include "bind/family.h"
@@ -30,18 +31,39 @@ static bool takes_real_time(ggml_backend_dev_t accel)
     return is_timed;
 }
 
-/* A file that the user names is taken as it is. */
-static bool names_a_file(void)
+/* Whether the graph brings weights of layers: a model is being loaded, not a cache or an adapter
+ * for one that is there. */
+static bool brings_layers(const struct ats_description *d)
 {
-    const char *setting = getenv("ATS_PROFILE");
-    return setting != NULL && setting[0] != '\0' && strcmp(setting, "auto") != 0 &&
-           strcmp(setting, "off") != 0;
+    for (size_t r = 0; r < d->graph.n_roots; r++) {
+        const struct ats_record *record = d->locations[r].record;
+        if (record != NULL && record->home == 0 &&
+            record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+            ats_layer_of(record->as_made.name) >= 0) {
+            return true;
+        }
+    }
+    return false;
 }
 
-/* Bytes that the graph brings: what there is to place. */
+/* Of the graph's compute buffers that have no VRAM yet. */
+static size_t compute_bytes(const struct ats_device *device, const struct ats_description *d)
+{
+    size_t bytes = 0;
+    for (const struct ats_buffer *b = device->buffers; b != NULL; b = b->next) {
+        bool used = false;
+        for (size_t r = 0; r < d->graph.n_roots && !used; r++) {
+            used = d->locations[r].buffer == b && d->locations[r].record == NULL;
+        }
+        bytes += used && b->mirror == NULL ? b->size : 0;
+    }
+    return bytes;
+}
+
+/* What the graph brings. */
 static size_t unplaced_bytes(const struct ats_device *device, const struct ats_description *d)
 {
-    size_t bytes = ats_unlayered_bytes(device);
+    size_t bytes = ats_unlayered_bytes(device) + compute_bytes(device, d);
     for (size_t r = 0; r < d->graph.n_roots; r++) {
         const struct ats_record *record = d->locations[r].record;
         if (record != NULL && record->home == 0 && !ats_is_unlayered(record)) {
@@ -64,25 +86,29 @@ static bool wants_rates(const struct ats_device *device)
     case ATS_RULE_TABLE:
         break;
     }
-    return names_a_file() || takes_real_time(device->accel);
+    return device->config->use_profile &&
+           (device->config->profile != NULL || takes_real_time(device->accel));
 }
 
 void ats_decide_rates(struct ats_stream *stream, const struct ats_description *description)
 {
+    enum { MOST_TRIES = 2 };
     struct ats_device *device = stream->device;
-    if (device->told_rates || device->vram_budget == 0 ||
+    if (device->profile != NULL || device->profile_tries == MOST_TRIES || !wants_rates(device) ||
+        device->vram_budget == 0 || !brings_layers(description) ||
         unplaced_bytes(device, description) <= ats_device_vram_left(device)) {
         return;
     }
-    device->told_rates = true;
-    struct ats_profile *profile = wants_rates(device) ? calloc(1, sizeof(*profile)) : NULL;
-    if (profile == NULL ||
-        !ats_machine_profile_get(device->accel, stream->cpu.n_threads, profile)) {
+    device->profile_tries++;
+    struct ats_profile *profile = calloc(1, sizeof(*profile));
+    if (profile == NULL || !ats_machine_profile_get(device->accel, stream->cpu.n_threads,
+                                                    device->config->profile, profile)) {
         free(profile);
         return;
     }
     device->profile = profile;
     device->rates = ats_profile_plan_rates(profile);
+    device->epoch++; /* graphs that were described by other rates are described again */
 }
 
 /* ---- describing the model ---- */
@@ -155,17 +181,6 @@ static struct ats_model *describe_model(const struct ats_unplaced *units,
 /* llama.cpp's defaults: a backend is not told them. */
 enum { UBATCH = 512, BATCH = 2048, CONTEXT = 4096 };
 
-/* Weights of layers: a model is being loaded, not a cache for one that is there. */
-static bool brings_layers(const struct ats_unplaced *units)
-{
-    for (size_t i = 0; i < units->n; i++) {
-        if (units->units[i].kind == ATS_UNIT_WEIGHT && ats_layer_of(units->units[i].name) >= 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void say(const struct ats_device *device, const struct ats_decision *decision)
 {
     const size_t own = decision->keeps_fill ? decision->fill : decision->chosen;
@@ -201,7 +216,8 @@ static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
         return false;
     }
     device->is_decided = true;
-    device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO;
+    device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO &&
+                     ats_device_can_pin(device);
     const bool by_rule = device->slices || decision.keeps_fill;
     for (size_t i = 0; i < units->n && !by_rule; i++) {
         units->records[i]->is_decided = true;
@@ -215,20 +231,23 @@ void ats_decide_homes(struct ats_stream *stream, const struct ats_description *d
                       const struct ggml_cgraph *cgraph)
 {
     struct ats_device *device = stream->device;
+    if (!brings_layers(description)) {
+        return;
+    }
+    device->is_decided = false; /* for this model */
+    device->slices = false;
     if (device->config->rule.kind != ATS_RULE_AUTO || device->profile == NULL ||
         stream->staging.buffer == NULL || device->config->experts == ATS_EXPERTS_SLICES) {
         return;
     }
     struct ats_unplaced units;
     struct ats_error err = {{0}};
+    uint32_t n_ctx = 0;
     bool good = ats_unplaced_list(device, description, true, &units) ||
                 ats_fail(&err, "out of memory for a placement");
-    if (good && brings_layers(&units)) {
-        uint32_t n_ctx = 0;
-        struct ats_model *model = describe_model(&units, cgraph, &n_ctx, &err);
-        good = model != NULL && decide(stream, &units, model, n_ctx, &err);
-        ats_model_free(model);
-    }
+    struct ats_model *model = good ? describe_model(&units, cgraph, &n_ctx, &err) : NULL;
+    good = model != NULL && decide(stream, &units, model, n_ctx, &err);
+    ats_model_free(model);
     if (!good) {
         ats_log_warn("%s: placed by the rule fill: %s\n", device->name, err.text);
     }

@@ -8,9 +8,10 @@
 #include "backend/describe.h"
 #include "backend/stream.h"
 
-/* Gets the profile and its rates when the first model comes that does not fit into VRAM. Takes
- * device memory for a moment, and seconds where nothing has been measured yet: call it before the
- * device is filled. Later calls do nothing. */
+/* Gets the profile and its rates when the first model comes that does not fit into VRAM; the
+ * description is void then, and plans too, as the device's epoch says. Takes device memory for a
+ * moment, and seconds where nothing has been measured yet: call it before the device is filled.
+ * Otherwise it does nothing. */
 void ats_decide_rates(struct ats_stream *stream, const struct ats_description *description);
 
 /* Where the rule is `auto`: decides where the weights and the state of the described graph live

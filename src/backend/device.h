@@ -49,7 +49,7 @@ struct ats_device {
     size_t n_peers; /* ATS devices in this process, among which host memory is shared */
     struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
     struct ats_profile *profile; /* that they are from, or NULL: they are assumed */
-    bool told_rates;             /* a profile has been asked for */
+    int profile_tries;           /* to get it */
     bool is_decided;             /* it was predicted what is faster for the latest model */
     bool slices;                 /* experts by slice, by that prediction */
 

@@ -403,7 +403,7 @@ static bool decide(struct builder *b, bool without_accel)
  * a copy; what fails twice is left to the CPU. */
 static bool settle(struct builder *b)
 {
-    enum { ATTEMPTS = 3 };
+    enum { ATTEMPTS = 4 };
     bool settled = false;
     bool without_accel = false;
     int n_failures = 0;
@@ -419,7 +419,7 @@ static bool settle(struct builder *b)
         b->regions = NULL;
         const bool ok = ats_describe(b->device, b->cgraph, &b->description, b->err) &&
                         find_experts(b) && decide(b, without_accel);
-        /* weights that were moved to make room have new homes: decide again */
+        /* weights that were moved to make room have new homes, or rates are new: decide again */
         settled = ok && b->device->epoch == epoch;
         if (!ok && without_accel) {
             return false;

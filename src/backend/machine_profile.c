@@ -65,7 +65,7 @@ static bool find_helper(const char *library, char helper[PATH_MAX + 32])
     return false;
 }
 
-enum { N_VARIABLES = 5 };
+enum { N_VARIABLES = 6 };
 
 /* This process's environment with some variables of ours in front; the rest is borrowed. */
 struct environment {
@@ -118,6 +118,7 @@ static bool make_environment(struct environment *e, const char *library, const c
                set_variable(&e->ours[2], "ATS_BACKEND",
                             named != NULL && named[0] != '\0' ? named : library) &&
                set_variable(&e->ours[3], "ATS_PROFILE", "off") &&
+               set_variable(&e->ours[5], "ATS_TRACE", "") &&
                set_variable(&e->ours[4], "ATS_EMU_REPORT", "/dev/null");
         free(search);
     }
@@ -306,10 +307,6 @@ static bool get_kept(const struct ats_profile_identity *identity, struct ats_pro
 static bool get(ggml_backend_dev_t accel, int threads, struct ats_profile *profile,
                 struct ats_error *why)
 {
-    const char *setting = getenv("ATS_PROFILE");
-    if (setting != NULL && setting[0] != '\0' && strcmp(setting, "auto") != 0) {
-        return ats_profile_read(setting, profile, why);
-    }
     struct ats_profile_identity identity;
     ats_identify_device(accel, threads, &identity);
     char path[PATH_MAX];
@@ -330,14 +327,11 @@ static bool get(ggml_backend_dev_t accel, int threads, struct ats_profile *profi
     return load(path, &identity, profile, why);
 }
 
-bool ats_machine_profile_get(ggml_backend_dev_t accel, int threads, struct ats_profile *profile)
+bool ats_machine_profile_get(ggml_backend_dev_t accel, int threads, const char *file,
+                             struct ats_profile *profile)
 {
-    const char *setting = getenv("ATS_PROFILE");
-    if (setting != NULL && strcmp(setting, "off") == 0) {
-        return false;
-    }
     struct ats_error why = {""};
-    if (get(accel, threads, profile, &why)) {
+    if (file != NULL ? ats_profile_read(file, profile, &why) : get(accel, threads, profile, &why)) {
         return true;
     }
     ats_log_warn("%s: no profile of this machine, built-in rates are used: %s\n",

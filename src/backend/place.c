@@ -65,11 +65,12 @@ static bool take_all(struct ats_device *device, const struct ats_unplaced *batch
         if (!goes_on) {
             return false;
         }
-        ats_log_warn("%s: %zu tensors stay in host memory: %s\n", device->name, last - first,
-                     t->reason.text);
+        size_t n = 0;
         for (size_t i = first; i < last; i++) {
+            n += batch->where[i] != ATS_WHERE_HOST;
             batch->where[i] = ATS_WHERE_HOST;
         }
+        ats_log_warn("%s: %zu tensors stay in host memory: %s\n", device->name, n, t->reason.text);
     }
     return true;
 }
@@ -255,7 +256,7 @@ static void drop_decision(const struct ats_unplaced *batch)
 }
 
 /* Decides, and takes VRAM. If the accelerator has less than it said, what it gave is the budget
- * from then on, with half of what it refused, and all is decided again. */
+ * from then on, with half of what it refused, and the rule decides again. */
 static bool settle_places(struct ats_device *device, struct ats_unplaced *batch, struct taking *t,
                           struct ats_error *err)
 {
@@ -274,7 +275,7 @@ static bool settle_places(struct ats_device *device, struct ats_unplaced *batch,
         device->vram_budget = device->vram_used + t->failed_bytes / 2;
         give_back(t);
         drop_decision(batch);
-        ats_log_warn("%s: %s; planned again with a VRAM budget of %s\n", device->name,
+        ats_log_warn("%s: %s; placed by the rule with a VRAM budget of %s\n", device->name,
                      t->reason.text, ats_format_bytes(device->vram_budget, text, sizeof(text)));
     }
 }

@@ -50,14 +50,17 @@ static void fill_lines(const struct plan_part *part, struct lines *l)
         }
         add_state(part, i, l);
     }
-    /* read by no operator of ordinary decoding, but llama.cpp may use them all the same */
+    /* of no unit, but llama.cpp may use them all the same, such as factors of rotations, which
+     * every layer reads */
     for (size_t t = 0; t < m->n_tensors; t++) {
         bool listed = strcmp(m->tensors[t].name, "token_embd.weight") == 0;
         for (size_t i = 0; i < l->n && !listed; i++) {
             listed = strcmp(l->units[i].name, m->tensors[t].name) == 0;
         }
         if (!listed) {
-            add_line(l, m->tensors[t].name, m->tensors[t].bytes, ATS_WHERE_HOST);
+            const bool is_vector = m->tensors[t].ne[1] <= 1;
+            add_line(l, m->tensors[t].name, m->tensors[t].bytes,
+                     is_vector ? ATS_WHERE_BOTH : ATS_WHERE_HOST);
         }
     }
 }

@@ -190,6 +190,8 @@ static bool time_beside(struct ats_bench *host, struct ats_bench *accel, struct 
     double now = ordered;
     while (now - begin < reading_us) {
         if (!ats_bench_run(host, r->graphs[graphs++ % READERS].graph, err)) {
+            struct ats_error ignored;
+            ats_bench_finish(accel, &ignored); /* copies still read what the caller frees */
             return false;
         }
         now = ats_bench_now_us();

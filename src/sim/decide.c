@@ -204,10 +204,11 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
     const struct ats_candidate *fill = &d->decision->candidates[d->decision->fill];
     d->decision->keeps_fill =
         fill->prediction.session_us < chosen->prediction.session_us * (1 + WORTH_SHARE);
+    const struct ats_candidate *other = d->decision->keeps_fill ? fill : chosen;
     d->decision->slices_win =
         d->decision->n > n_placements &&
-        d->decision->candidates[n_placements].prediction.session_us * (1 + EQUAL_SHARE) <
-            chosen->prediction.session_us;
+        d->decision->candidates[n_placements].prediction.session_us * (1 + WORTH_SHARE) <
+            other->prediction.session_us;
     ats_sim_listing_apply(d->setting, &d->listing, d->kept + d->decision->chosen * d->listing.n,
                           d->placement);
     return true;
@@ -236,6 +237,7 @@ bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload
 struct index {
     const struct ats_model *model;
     const struct ats_model_tensor **by_name;
+    bool *in_unit; /* by tensor */
     int64_t unit_of_layer[ATS_MODEL_MAX_LAYERS];
 };
 
@@ -251,8 +253,12 @@ static bool index_make(struct index *x, const struct ats_model *m)
 {
     x->model = m;
     x->by_name = calloc(m->n_tensors + 1, sizeof(struct ats_model_tensor *));
-    if (x->by_name == NULL) {
+    x->in_unit = calloc(m->n_tensors + 1, sizeof(x->in_unit[0]));
+    if (x->by_name == NULL || x->in_unit == NULL) {
         return false;
+    }
+    for (size_t i = 0; i < m->n_weights; i++) {
+        x->in_unit[m->weights[i]] = true;
     }
     for (size_t i = 0; i < m->n_tensors; i++) {
         x->by_name[i] = &m->tensors[i];
@@ -297,6 +303,9 @@ static enum ats_where where_of(const struct index *x, const struct ats_sim_place
         return u >= 0 && p->unit_state[u] ? ATS_WHERE_VRAM : ATS_WHERE_HOST;
     }
     const int64_t t = find_tensor(x, unit->name);
+    if (unit->is_vector && (t < 0 || !x->in_unit[t])) {
+        return ATS_WHERE_BOTH; /* such as factors of rotations, which every layer reads */
+    }
     if (t < 0 || !p->tensor[t]) {
         return ATS_WHERE_HOST;
     }
@@ -339,6 +348,7 @@ bool ats_decide_units(const struct ats_sim_setting *setting, const struct ats_wo
         spread(&x, &placement, decision->budget, units, n, where);
     }
     free(x.by_name);
+    free(x.in_unit);
     ats_sim_placement_free(&placement);
     return good;
 }

@@ -80,7 +80,7 @@ struct ats_decision {
     /* what was chosen promises less than 2 % over the rule, which is less than a prediction is
      * worth: a backend keeps the rule */
     bool keeps_fill;
-    bool slices_win; /* the candidate with experts by slice is faster than the chosen one */
+    bool slices_win; /* experts by slice promise 2 % over that, or over the rule if it is kept */
     struct ats_solution solution; /* of the first proposal, by the solver's own model */
     uint64_t budget;              /* for weights and state */
 };
@@ -96,9 +96,9 @@ bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload
 
 /* The same for a backend: `units` are its tensors and state, by llama.cpp's names, and the
  * setting's model has been described from them (model/infer.h). Units that the model does not know
- * stay in host memory; those that only one side can use are there whatever is decided; a unit that
- * would not fit any more stays in host memory. `decision` says what was chosen, and whether experts
- * by slice would be faster. */
+ * stay in host memory, but vectors, which are on both sides; those that only one side can use are
+ * there whatever is decided; a unit that would not fit any more stays in host memory. `decision`
+ * says what was chosen, and whether experts by slice would be faster. */
 bool ats_decide_units(const struct ats_sim_setting *setting, const struct ats_workload *workload,
                       uint64_t budget, const struct ats_unit *units, size_t n,
                       enum ats_where *where, struct ats_decision *decision, struct ats_error *err);

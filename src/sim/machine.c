@@ -91,8 +91,8 @@ double ats_sim_machine_op_us(const struct ats_sim_machine *machine, enum ats_sid
 
 struct ats_plan_rates ats_sim_machine_plan_rates(const struct ats_sim_machine *m)
 {
-    if (m->profile != NULL) {
-        return ats_profile_plan_rates(m->profile);
+    if (m->profile != NULL) { /* but for a link of another speed */
+        return ats_plan_rates_of(&m->cpu, &m->device, ats_profile_split_us(m->profile));
     }
     /* half a round trip: two splits, of which one waits, and a copy each */
     const double split_us =

@@ -126,6 +126,8 @@ expect_error 1 "libggml-ats.so is missing"
 try "$ats" run --llama-bin "$fake" --emulate no-such-profile -m x
 expect_rc 1
 expect_in err "no-such-profile"
+try env ATS_PROFILE="$work/no-such.json" "$ats" run --llama-bin "$fake" -m x
+expect_error 2 "ATS_PROFILE=$work/no-such.json is neither auto, nor off, nor a file"
 try "$ats" run --llama-bin "$fake" --accel NOPE0 -m x
 expect_rc 1
 expect_in err "NOPE0"

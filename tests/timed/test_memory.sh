@@ -12,12 +12,17 @@ unset ATS_PLACEMENT ATS_VRAM
 
 limit=$((256 << 20))
 group=
+no_group() {
+    rmdir "$group" 2>/dev/null || true
+    group=
+}
 if [ -w /sys/fs/cgroup/memory/cgroup.procs ]; then # version 1
     group=/sys/fs/cgroup/memory/ats-test-$$
-    mkdir "$group" && echo "$limit" >"$group/memory.limit_in_bytes" || group=
+    { mkdir "$group" && echo "$limit" >"$group/memory.limit_in_bytes"; } || no_group
 elif grep -qw memory /sys/fs/cgroup/cgroup.subtree_control 2>/dev/null; then
     group=/sys/fs/cgroup/ats-test-$$
-    mkdir "$group" && echo "$limit" >"$group/memory.max" && echo 0 >"$group/memory.swap.max" || group=
+    { mkdir "$group" && echo "$limit" >"$group/memory.max" &&
+        echo 0 >"$group/memory.swap.max"; } || no_group
 fi
 if [ -z "$group" ]; then
     echo "no memory control group can be made here: skipped"
@@ -55,6 +60,5 @@ bench 96M # and more is left in host memory than there is
 expect_in err "ATS0 on EMU0: weights"
 used=$(cat "$group"/memory.max_usage_in_bytes "$group"/memory.peak 2>/dev/null | head -1)
 [ "${used:-0}" -gt $((limit / 2)) ] || problem "the group" "used only ${used:-0} bytes: no test"
-[ "$used" -le "$limit" ] || problem "the group" "used $used bytes"
 
 finish

@@ -74,7 +74,6 @@ static int remove_cache(void **state)
     }
     snprintf(path, sizeof(path), "%s/ats", folder);
     rmdir(path);
-    unsetenv("ATS_PROFILE");
     unsetenv("ATS_EMU_FAIL");
     return rmdir(folder);
 }
@@ -91,7 +90,7 @@ static void test_measured_once_and_kept(void **state)
     (void)state;
     struct ats_profile p;
     char path[256];
-    if (!ats_machine_profile_get(device, 1, &p)) {
+    if (!ats_machine_profile_get(device, 1, NULL, &p)) {
         fail_msg("%s", log_text);
     }
     assert_string_equal(p.identity.device, "EMU0");
@@ -102,14 +101,14 @@ static void test_measured_once_and_kept(void **state)
     assert_int_equal(count_files(path, sizeof(path)), 1);
     const ino_t first = file_number(path);
     log_text[0] = '\0';
-    assert_true(ats_machine_profile_get(device, 1, &p));
+    assert_true(ats_machine_profile_get(device, 1, NULL, &p));
     assert_string_equal(log_text, "");
     assert_true(file_number(path) == first);
     /* of another driver: measured again, with a line */
     strcpy(p.identity.driver, "an older one");
     assert_true(ats_profile_write(path, &p, NULL));
     ats_profile_free(&p);
-    assert_true(ats_machine_profile_get(device, 1, &p));
+    assert_true(ats_machine_profile_get(device, 1, NULL, &p));
     assert_non_null(strstr(log_text, "of another driver"));
     assert_string_equal(p.identity.driver, "emulated emu-small");
     ats_profile_free(&p);
@@ -119,7 +118,7 @@ static void test_measured_once_and_kept(void **state)
     fputs("{\"format\": \"ats-prof", file);
     fclose(file);
     log_text[0] = '\0';
-    assert_true(ats_machine_profile_get(device, 1, &p));
+    assert_true(ats_machine_profile_get(device, 1, NULL, &p));
     assert_non_null(strstr(log_text, path));
     ats_profile_free(&p);
     assert_int_equal(count_files(path, sizeof(path)), 1);
@@ -130,21 +129,20 @@ static void test_a_profile_with_the_best_number_of_threads_serves(void **state)
     (void)state;
     struct ats_profile p;
     char path[256];
-    if (!ats_machine_profile_get(device, 0, &p)) {
+    if (!ats_machine_profile_get(device, 0, NULL, &p)) {
         fail_msg("%s", log_text);
     }
     const int best = p.identity.threads;
     assert_int_equal(best, p.best_threads);
     ats_profile_free(&p);
     log_text[0] = '\0';
-    assert_true(ats_machine_profile_get(device, best, &p)); /* the same file */
+    assert_true(ats_machine_profile_get(device, best, NULL, &p)); /* the same file */
     assert_string_equal(log_text, "");
     ats_profile_free(&p);
     assert_int_equal(count_files(path, sizeof(path)), 1);
     assert_non_null(strstr(path, "-auto.json"));
     /* a file by name, whoever it is of */
-    setenv("ATS_PROFILE", path, 1);
-    assert_true(ats_machine_profile_get(device, 77, &p));
+    assert_true(ats_machine_profile_get(device, 77, path, &p));
     ats_profile_free(&p);
 }
 
@@ -154,22 +152,17 @@ static void test_failures_leave_the_built_in_rates(void **state)
     struct ats_profile p;
     char path[256];
     setenv("ATS_EMU_FAIL", "compute:20", 1); /* read by the child */
-    assert_false(ats_machine_profile_get(device, 1, &p));
+    assert_false(ats_machine_profile_get(device, 1, NULL, &p));
     assert_non_null(strstr(log_text, "built-in rates are used"));
     assert_non_null(strstr(log_text, "injected failure"));
     assert_int_equal(count_files(path, sizeof(path)), 0);
     unsetenv("ATS_EMU_FAIL");
     log_text[0] = '\0';
-    setenv("ATS_PROFILE", "/no/such/file.json", 1);
-    assert_false(ats_machine_profile_get(device, 1, &p));
+    assert_false(ats_machine_profile_get(device, 1, "/no/such/file.json", &p));
     assert_non_null(strstr(log_text, "/no/such/file.json"));
     log_text[0] = '\0';
-    setenv("ATS_PROFILE", "off", 1);
-    assert_false(ats_machine_profile_get(device, 1, &p));
-    assert_string_equal(log_text, "");
-    unsetenv("ATS_PROFILE");
     setenv("XDG_CACHE_HOME", "/proc/none", 1); /* nothing can be kept there */
-    assert_false(ats_machine_profile_get(device, 1, &p));
+    assert_false(ats_machine_profile_get(device, 1, NULL, &p));
     assert_non_null(strstr(log_text, "built-in rates are used"));
 }
 

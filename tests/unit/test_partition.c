@@ -154,11 +154,28 @@ static void test_split_cost_prevents_fragments(void **state)
     }
 }
 
-static void test_default_costs_make_sense(void **state)
+/* The link gets what the CPU leaves of the memory that both share. */
+static void test_rates_of_a_machine(void **state)
 {
     (void)state;
-    assert_true(ats_plan_rates_assumed.costs.split_us > 0.0F);
-    assert_true(ats_plan_rates_assumed.costs.link_bytes_per_us > 0.0F);
+    struct ats_device_rates cpu = {.launch_us = 2};
+    struct ats_device_rates device = {
+        .h2d_gbps = 24, .dram_limit_gbps = 45, .cpu_gbps = 36, .copy_latency_us = 10};
+    struct ats_plan_rates rates = ats_plan_rates_of(&cpu, &device, 40);
+    assert_float_equal(rates.costs.split_us, 40, 0);
+    assert_float_equal(rates.costs.copy_latency_us, 10, 0);
+    assert_float_equal(rates.costs.link_bytes_per_us, 24e3, 0);
+    assert_float_equal(rates.costs.least_link_bytes_per_us, 24e3, 0);
+    assert_float_equal(rates.costs.link_beside_cpu_bytes_per_us, 9e3, 0);
+    assert_true(rates.side[ATS_HOST].launch_us == 2);
+    device.cpu_gbps = 50; /* more than both together: noise */
+    assert_float_equal(ats_plan_rates_of(&cpu, &device, 0).costs.link_beside_cpu_bytes_per_us, 0,
+                       0);
+    device.cpu_gbps = 10; /* the link itself is the limit */
+    rates = ats_plan_rates_of(&cpu, &device, 0);
+    assert_float_equal(rates.costs.link_beside_cpu_bytes_per_us, 24e3, 0);
+    device.dram_limit_gbps = 20; /* or the memory */
+    assert_float_equal(ats_plan_rates_of(&cpu, &device, 0).costs.link_bytes_per_us, 20e3, 0);
 }
 
 static void test_empty_graph(void **state)
@@ -228,7 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_is_the_best_of_all),
         cmocka_unit_test(test_split_cost_prevents_fragments),
-        cmocka_unit_test(test_default_costs_make_sense),
+        cmocka_unit_test(test_rates_of_a_machine),
         cmocka_unit_test(test_empty_graph),
         cmocka_unit_test(test_large_graph_is_legal_and_repeatable),
         cmocka_unit_test(test_random_partition),
