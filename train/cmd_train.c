@@ -59,7 +59,7 @@ static const struct argp_option option_table[] = {
     {"tokenizer", KEY_TOKENIZER, "FILE", 0, "From `ats-train tokenizer`", 1},
     {"threads", KEY_THREADS, "N", 0, "Threads (one per core); results do not depend on them", 2},
     {"stop-at", KEY_STOP_AT, "STEP", 0, "End there or just after, with a checkpoint", 2},
-    {"steps", KEY_STEPS, "N", 0, "Length of the run (9600); may change until the rate falls", 3},
+    {"steps", KEY_STEPS, "N", 0, "Length of the run (7600); may change until the rate falls", 3},
     {"seed", KEY_SEED, "N", 0, "Of weights and order (1)", 3},
     {"layers", KEY_LAYERS, "N", 0, "Layers (4)", 3},
     {"width", KEY_WIDTH, "N", 0, "Of the residual stream (256); heads have 64", 3},
@@ -405,7 +405,7 @@ int command_train(int argc, char **argv)
 {
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct options o = {
-        .steps = 9600,
+        .steps = 7600,
         .seed = 1,
         .threads = cores > 0 ? (uint64_t)cores : 1,
         .stop_at = UINT64_MAX,

@@ -38,7 +38,7 @@ expect_in out "[0, "
 text() { # NAME MODEL COMMAND...: what it writes, in $work/NAME
     local name=$1 model=$2
     shift 2
-    try_llama "$@" -m "$model" -p "It was in the morning that the captain" -n 32 -c 512 --temp 0 \
+    try_llama "$@" -m "$model" -p "There was a man whose name was" -n 32 -c 512 --temp 0 \
         -no-cnv --perf -t 2 --no-repack
     expect_rc 0
     printf '%s\n' "$out" >"$work/$name"
