@@ -2,8 +2,9 @@
  *
  * Builds a graph of about 2000 nodes in the shape of a transformer, lets the backend plan
  * it, replaces the functions of both sides that compute, copy, wait and handle events by empty
- * ones, on all streams, and measures what is left of a graph computation: finding the plan, checking what it expects,
- * walking the splits, keeping the state. That is the bookkeeping of one token.
+ * ones, on all streams, and measures what is left of a graph computation: finding the plan,
+ * checking what it expects, walking the splits, keeping the state. That is the bookkeeping of one
+ * token.
  *
  * Run by `make bench-bookkeeping`. */
 #include "backend/stream.h"

@@ -28,6 +28,7 @@ if [ -z "$group" ]; then
     echo "no memory control group can be made here: skipped"
     exit 77
 fi
+# shellcheck disable=SC2317 # called by the trap
 leave() { rmdir "$group" 2>/dev/null || true; }
 trap 'leave; rm -rf "$work"' EXIT
 
