@@ -60,19 +60,6 @@ static size_t compute_bytes(const struct ats_device *device, const struct ats_de
     return bytes;
 }
 
-/* What the graph brings. */
-static size_t unplaced_bytes(const struct ats_device *device, const struct ats_description *d)
-{
-    size_t bytes = ats_unlayered_bytes(device) + compute_bytes(device, d);
-    for (size_t r = 0; r < d->graph.n_roots; r++) {
-        const struct ats_record *record = d->locations[r].record;
-        if (record != NULL && record->home == 0 && !ats_is_unlayered(record)) {
-            bytes += ats_vram_bytes(device, &record->as_made);
-        }
-    }
-    return bytes;
-}
-
 /* Rules that are there for tests ask no machine. */
 static bool wants_rates(const struct ats_device *device)
 {
@@ -96,7 +83,8 @@ void ats_decide_rates(struct ats_stream *stream, const struct ats_description *d
     struct ats_device *device = stream->device;
     if (device->profile != NULL || device->profile_tries == MOST_TRIES || !wants_rates(device) ||
         device->vram_budget == 0 || !brings_layers(description) ||
-        unplaced_bytes(device, description) <= ats_device_vram_left(device)) {
+        ats_unplaced_bytes(device, description) + compute_bytes(device, description) <=
+            ats_device_vram_left(device)) {
         return;
     }
     device->profile_tries++;

@@ -92,19 +92,6 @@ static size_t part_bytes(const struct ats_record *weight)
 
 /* ---- wanting ---- */
 
-/* What is not in VRAM yet, apart from what belongs to no layer. */
-static size_t unplaced_bytes(const struct ats_device *device, const struct ats_description *d)
-{
-    size_t bytes = ats_unlayered_bytes(device);
-    for (size_t r = 0; r < d->graph.n_roots; r++) {
-        const struct ats_record *record = d->locations[r].record;
-        if (record != NULL && record->block == NULL && !ats_is_unlayered(record)) {
-            bytes += ats_vram_bytes(device, &record->as_made);
-        }
-    }
-    return bytes;
-}
-
 static bool wants_slices(const struct ats_device *device)
 {
     const enum ats_rule_kind rule = device->config->rule.kind;
@@ -160,7 +147,7 @@ static void choose_whole(const struct ats_device *device, const struct ats_descr
         return;
     }
     const size_t left = ats_device_vram_left(device);
-    size_t others = unplaced_bytes(device, d);
+    size_t others = ats_unplaced_bytes(device, d);
     const size_t all = others;
     for (size_t i = 0; i < n; i++) {
         const size_t bytes = (size_t)layers[i].n_experts * layers[i].expert_bytes;

@@ -36,18 +36,14 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
         return;
     }
     size_t largest = 0;
-    size_t total = ats_unlayered_bytes(device);
     for (size_t r = 0; r < description->graph.n_roots; r++) {
         const struct ats_location *location = &description->locations[r];
-        if (location->record == NULL || location->record->block != NULL ||
-            ats_is_unlayered(location->record)) {
-            continue;
+        if (location->record != NULL && location->record->block == NULL && can_pass(location)) {
+            const size_t bytes = ats_vram_bytes(device, &location->record->as_made);
+            largest = bytes > largest ? bytes : largest;
         }
-        const size_t bytes = ats_vram_bytes(device, &location->record->as_made);
-        total += bytes;
-        largest = can_pass(location) && bytes > largest ? bytes : largest;
     }
-    const bool fits = total <= ats_device_vram_left(device);
+    const bool fits = ats_unplaced_bytes(device, description) <= ats_device_vram_left(device);
     if (largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }

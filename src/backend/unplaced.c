@@ -106,6 +106,19 @@ size_t ats_unlayered_bytes(const struct ats_device *device)
     return bytes;
 }
 
+size_t ats_unplaced_bytes(const struct ats_device *device,
+                          const struct ats_description *description)
+{
+    size_t bytes = ats_unlayered_bytes(device);
+    for (size_t r = 0; r < description->graph.n_roots; r++) {
+        const struct ats_record *record = description->locations[r].record;
+        if (record != NULL && record->block == NULL && !ats_is_unlayered(record)) {
+            bytes += ats_vram_bytes(device, &record->as_made);
+        }
+    }
+    return bytes;
+}
+
 static void collect_unseen(const struct ats_device *device, struct ats_unplaced *batch)
 {
     const size_t n_seen = batch->n;

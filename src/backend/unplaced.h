@@ -31,4 +31,8 @@ bool ats_is_unlayered(const struct ats_record *record);
 /* What all of them take in VRAM. */
 size_t ats_unlayered_bytes(const struct ats_device *device);
 
+/* What they take, and what else of the graph has no VRAM yet. */
+size_t ats_unplaced_bytes(const struct ats_device *device,
+                          const struct ats_description *description);
+
 #endif
