@@ -8,7 +8,7 @@
 
 int main(int argc, char **argv)
 {
-    static const double near = 0.95;
+    static const double near = 0.9;
     enum { MOST_WAITS = 9 };
     char *end = NULL;
     const double seconds = argc == 2 ? strtod(argv[1], &end) : 0;

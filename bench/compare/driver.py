@@ -77,7 +77,7 @@ class Driver:
             if done.returncode != 0:
                 raise Failed(done.stderr.strip())
             self.cpu_speed = max(self.cpu_speed, before)
-            if self._measure_core() >= 0.95 * self.cpu_speed <= before:
+            if self._measure_core() >= 0.9 * self.cpu_speed <= before:
                 return
         say("this machine's cores are disturbed all the time; the rigs' scale is uncertain")
 
