@@ -35,6 +35,17 @@ struct ats_device_counters {
     atomic_ullong expert_hits;    /* columns that the accelerator computed from slots */
     atomic_ullong expert_misses;  /* columns of the same regions that the CPU computed */
     atomic_ullong expert_bytes;   /* copied into slots while decoding */
+    atomic_ullong prompt_tokens;  /* of passes of more than one token */
+    atomic_ullong prompt_ns;      /* that these passes took, their plans included */
+    atomic_ullong answer_tokens;  /* of passes of one token */
+    atomic_ullong answer_ns;
+    atomic_ullong cpu_ns;     /* of all passes: the CPU side computed */
+    atomic_ullong accel_ns;   /* the accelerator had work, as far as the host could see */
+    atomic_ullong stalled_ns; /* the host waited for a weight on the link */
+    atomic_ullong replans;    /* times that graphs were planned anew for how fast things are now */
+    atomic_ullong rollbacks;  /* times that such a plan was taken back */
+    atomic_ullong replan_ns;  /* that making those plans took */
+    atomic_int replan_reason; /* of the latest: enum ats_watch_reason (plan/watch.h) */
 };
 
 struct ats_device {

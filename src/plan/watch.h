@@ -1,0 +1,94 @@
+/* Watching how fast the machine is now: from what passes took, when graphs should be planned anew,
+ * and by which rates.
+ *
+ * Pure: takes times and the time, keeps its state in a struct.
+ *
+ * Rates come from a profile of a quiet machine. What a side takes for its part of a pass, over what
+ * the profile says it takes, is its *drift*: 1 as profiled, 2.5 with 60 % of its time taken by
+ * others. Drifts of single passes are noisy, so the median of the latest few counts, which one pass
+ * in which the system did something else does not move. The link's is seen when the accelerator
+ * waits for weights: what crossed in a pass, over what would have crossed at the profile's rate.
+ * While nothing waits, a link that was slow is tried again from time to time, the longer apart the
+ * more often it was in vain; at once if a side has become faster.
+ *
+ * Graphs are planned anew when a drift deviates by 15 % from that of the plan in use, if that is
+ * worth 2 % of a pass, at the earliest after five times the time of a pass (the published system's
+ * threshold and interval). Turning back to what was just left makes the interval twice as long, so
+ * that a load that comes and goes does not have plans made all the time; quiet times shorten it
+ * again. A new plan under which passes take longer than under the old one, on the same machine, is
+ * taken back.
+ *
+ * Thread-safety: no shared state; one struct may be used by one thread at a time. */
+#ifndef ATS_PLAN_WATCH_H
+#define ATS_PLAN_WATCH_H
+
+#include "plan/rates.h"
+#include "plan/side.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* How many times the profile's time things take. */
+struct ats_drift {
+    double side[ATS_SIDES];
+    double link;
+};
+
+extern const struct ats_drift ats_no_drift;
+
+/* One pass of a plan, in microseconds. */
+struct ats_pass_times {
+    double wall_us;
+    double us[ATS_SIDES];         /* that a side worked */
+    double profile_us[ATS_SIDES]; /* that it would by the profile; 0: it had nothing to do */
+    double stalled_us;            /* that a weight on the link was waited for */
+    double crossed_bytes;         /* of such weights */
+    double credit_bytes;          /* what could have crossed by the profile's rates */
+};
+
+enum ats_watch_reason {
+    ATS_WATCH_NOTHING,
+    ATS_WATCH_CPU_SLOWER,
+    ATS_WATCH_CPU_FASTER,
+    ATS_WATCH_ACCEL_SLOWER,
+    ATS_WATCH_ACCEL_FASTER,
+    ATS_WATCH_LINK_SLOWER,
+    ATS_WATCH_LINK_TRIED, /* whether it is as fast as it was */
+    ATS_WATCH_TAKEN_BACK, /* the new plan was slower than the old one */
+    ATS_WATCH_REASONS,
+};
+
+/* "the CPU is slower". */
+const char *ats_watch_reason_text(enum ats_watch_reason reason);
+
+enum { ATS_WATCH_PASSES = 5 };
+
+/* All zero: nothing seen yet. */
+struct ats_watch {
+    struct ats_drift planned; /* of the plan in use; what graphs are to be planned by */
+    struct ats_drift seen;    /* the latest medians */
+    struct ats_drift judged;  /* a deviation is one from this */
+    struct ats_pass_times passes[ATS_WATCH_PASSES];
+    size_t n_passes; /* since the latest plan */
+    double planned_at_us;
+    double patience; /* the interval is five passes by this factor */
+    double probe_after_us;
+    double quiet_since_us;
+    struct {
+        struct ats_drift drift;
+        double wall_us;
+        bool is_there;
+    } before; /* the latest plan */
+};
+
+/* Takes a pass into account, which ended at now_us of a clock that does not go back. A reason:
+ * plan anew by watch->planned. */
+enum ats_watch_reason ats_watch_pass(struct ats_watch *watch, const struct ats_pass_times *pass,
+                                     double now_us);
+
+/* Rates of a machine whose parts have drifted. A CPU that computes less leaves more of host memory
+ * to the link. */
+struct ats_plan_rates ats_plan_rates_drifted(const struct ats_plan_rates *rates,
+                                             const struct ats_drift *drift);
+
+#endif
