@@ -9,7 +9,7 @@ function(ats_add_unit_test name)
     add_executable(${name} ${ARGN})
     target_link_libraries(${name} PRIVATE
         ats_flags ats_base ats_plan ats_cost ats_profile ats_record ats_trace ats_model ats_gguf
-        ats_sim ats_backend_objs
+        ats_sim ats_live ats_top ats_backend_objs
         ggml ggml-base PkgConfig::JANSSON PkgConfig::CMOCKA Threads::Threads ${CMAKE_DL_LIBS} m)
     # The sources under test may be compiled against the tests' private helpers too.
     target_include_directories(${name} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")

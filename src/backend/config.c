@@ -137,6 +137,13 @@ static bool read_trace(struct ats_config *config, struct ats_error *err)
     return true;
 }
 
+static bool read_live(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    config->live = text == NULL || strcmp(text, "off") != 0;
+    return text == NULL || strcmp(text, "auto") == 0 || !config->live ||
+           ats_fail(err, "ATS_LIVE=%.200s is neither auto nor off", text);
+}
+
 bool ats_config_read(struct ats_config *config, struct ats_error *err)
 {
     *config = (struct ats_config){
@@ -170,5 +177,6 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     }
     const char *transfer = value_of("ATS_TRANSFER");
     return (transfer == NULL || read_transfer(transfer, config, err)) &&
-           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err);
+           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err) &&
+           read_live(value_of("ATS_LIVE"), config, err);
 }

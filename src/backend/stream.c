@@ -1,6 +1,7 @@
 #include "backend/stream.h"
 
 #include "backend/executor.h"
+#include "backend/live.h"
 #include "backend/loss.h"
 #include "backend/observe.h"
 #include "backend/residency.h"
@@ -78,6 +79,7 @@ static void stream_free(ggml_backend_t backend)
     struct ats_stream *stream = backend->context;
     struct ats_device *device = stream->device;
     stream_synchronize(backend);
+    ats_live_stream_end(device);
     pthread_rwlock_wrlock(&device->lock);
     if (stream->previous != NULL) {
         stream->previous->next = stream->next;
@@ -127,6 +129,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     struct ats_error err = {{0}};
     enum ggml_status status = GGML_STATUS_FAILED;
     bool again = true;
+    ats_live_pass(device);
     ats_observe_pass(stream, cgraph);
     while (again) {
         const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
@@ -143,6 +146,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
         }
     }
     ats_observe_pass_end(stream);
+    ats_live_pass_end(device);
     if (err.text[0] != '\0') {
         report(stream, &err);
     }
@@ -249,5 +253,6 @@ ggml_backend_t ats_stream_create(struct ats_device *device)
     }
     device->streams = stream;
     pthread_rwlock_unlock(&device->lock);
+    ats_live_stream(device);
     return &stream->ggml;
 }

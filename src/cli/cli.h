@@ -22,6 +22,7 @@ int cli_serve(int argc, char **argv);
 int cli_bench(int argc, char **argv);
 int cli_devices(int argc, char **argv);
 int cli_trace(int argc, char **argv);
+int cli_top(int argc, char **argv);
 int cli_report(int argc, char **argv);
 int cli_rig(int argc, char **argv);
 

@@ -17,10 +17,10 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", cli_run, false},        {"serve", cli_serve, false},     {"bench", cli_bench, false},
-    {"trace", cli_trace, false},    {"devices", cli_devices, false}, {"rig", cli_rig, false},
-    {"synth", helper_run, false},   {"simulate", helper_run, false}, {"plan", helper_run, false},
-    {"profile", helper_run, false}, {"report", cli_report, true},
+    {"run", cli_run, false},     {"serve", cli_serve, false},    {"bench", cli_bench, false},
+    {"trace", cli_trace, false}, {"top", cli_top, false},        {"devices", cli_devices, false},
+    {"rig", cli_rig, false},     {"synth", helper_run, false},   {"simulate", helper_run, false},
+    {"plan", helper_run, false}, {"profile", helper_run, false}, {"report", cli_report, true},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -53,6 +53,7 @@ static const struct argp argp = {
     "  serve    the same for llama-server\n"
     "  bench    the same for llama-bench\n"
     "  trace    run one of these and show what ran when\n"
+    "  top      show what runs just now, live or for Prometheus\n"
     "  devices  show CPU, accelerators and ATS devices\n"
     "  rig      show a machine to be emulated, and how fast it is here\n"
     "  synth    write a small model with random weights, for tests\n"
@@ -82,6 +83,7 @@ static const struct argp argp = {
     "  ATS_PLAN_OUT   write the placement plan to this file\n"
     "  ATS_TRACE      write a recording to this file at exit: `ats trace`\n"
     "  ATS_STATS      write a JSON summary to this file at exit\n"
+    "  ATS_LIVE       off: publish no live figures for `ats top`\n"
     "Environment, read by this command:\n"
     "  ATS_LLAMA_BIN  folder with llama.cpp's programs and libraries\n"
     "  ATS_BACKEND    path of libggml-ats.so\n"
