@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -57,6 +58,12 @@ static uint64_t now_ns(void)
  * lock up, so the file is never opened again. */
 static int make_file(char *name, size_t bytes, struct ats_error *err)
 {
+    struct rlimit most;
+    /* beyond that limit a write is a signal, which is the program's */
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur < bytes) {
+        ats_fail(err, "%.300s: %s", name, strerror(EFBIG));
+        return -1;
+    }
     const int file = mkostemps(name, (int)strlen(ATS_LIVE_UNBORN), O_CLOEXEC);
     if (file < 0) {
         ats_fail(err, "%.300s: %s", name, strerror(errno));

@@ -5,13 +5,13 @@
 
 try "$ats" --help
 expect_rc 0
-for text in run serve bench devices synth ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLACEMENT \
-    ATS_PLAN_OUT ATS_STATS ATS_PROFILES Examples; do
+for text in run serve bench top devices synth ATS_EMULATE ATS_ACCEL ATS_VRAM ATS_PLACEMENT \
+    ATS_PLAN_OUT ATS_STATS ATS_LIVE ATS_PROFILES Examples; do
     expect_in out "$text"
 done
 [ -z "$err" ] || problem "$command_text" "wrote to stderr: $err"
 
-for command in run serve bench trace devices rig synth simulate plan profile; do
+for command in run serve bench trace top devices rig synth simulate plan profile; do
     for flag in --help -h; do
         try "$ats" "$command" "$flag"
         expect_rc 0
