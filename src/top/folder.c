@@ -103,7 +103,8 @@ static bool is_locked(int file, int64_t *pid)
     return lock.l_type != F_UNLCK;
 }
 
-static bool read_file(int file, struct ats_live_process *process, struct ats_error *err)
+/* False: these are no figures of this version. */
+static bool read_file(int file, struct ats_live_process *process)
 {
     /* one byte more tells that a file is too long */
     _Alignas(8) char first[ATS_LIVE_MOST_BYTES + 1];
@@ -112,10 +113,8 @@ static bool read_file(int file, struct ats_live_process *process, struct ats_err
     ssize_t n = 0;
     for (int i = 0; i < TRIES && !settled; i++) {
         n = pread(file, first, sizeof(first), 0);
-        if (n < 0 || pread(file, second, sizeof(second), 0) != n) {
-            return ats_fail(err, "cannot be read");
-        }
-        if (!ats_live_parse(first, (size_t)n, process, err)) {
+        if (n < 0 || pread(file, second, sizeof(second), 0) != n ||
+            !ats_live_parse(first, (size_t)n, process, NULL)) {
             return false;
         }
         settled = ats_live_is_settled(first, second, (size_t)n);
@@ -135,35 +134,40 @@ static bool append(struct ats_live_list *list, const struct ats_live_process *pr
     return true;
 }
 
+/* Adds the process of a locked file. False: out of memory. */
+static bool take_figures(struct ats_live_list *list, int file, const char *name, int64_t pid)
+{
+    struct ats_live_process process = {0};
+    if (!read_file(file, &process)) {
+        list->n_other++;
+        return true;
+    }
+    process.pid = pid > 0 ? pid : process.pid;
+    snprintf(process.file, sizeof(process.file), "%s", name);
+    return append(list, &process);
+}
+
+/* Adds the process of a file, or removes the file of a dead one. False: out of memory. */
 static bool take_file(struct ats_live_list *list, int folder, const char *name)
 {
     const bool unborn = ends_with(name, ATS_LIVE_UNBORN);
     if (!unborn && !ends_with(name, ATS_LIVE_ENDING)) {
         return true;
     }
-    struct stat info;
-    int64_t pid = 0;
     const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0) {
         return true;
     }
+    struct stat info;
+    int64_t pid = 0;
     bool ok = true;
-    struct ats_error err;
-    struct ats_live_process process;
-    if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
-        /* not of this user's processes */
-    } else if (!is_locked(file, &pid)) {
-        if (!unborn || time(NULL) - info.st_mtime > UNBORN_S) {
-            (void)unlinkat(folder, name, 0);
-        }
-    } else if (unborn) {
-        /* it is being made */
-    } else if (!read_file(file, &process, &err)) {
-        list->n_other++;
-    } else {
-        process.pid = pid > 0 ? pid : process.pid;
-        snprintf(process.file, sizeof(process.file), "%s", name);
-        ok = append(list, &process);
+    const bool ours = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid();
+    const bool alive = ours && is_locked(file, &pid);
+    if (alive && !unborn) {
+        ok = take_figures(list, file, name, pid);
+    }
+    if (ours && !alive && (!unborn || time(NULL) - info.st_mtime > UNBORN_S)) {
+        (void)unlinkat(folder, name, 0);
     }
     close(file);
     return ok;

@@ -45,7 +45,7 @@ for options in "" --once "--once --json"; do
 done
 try "$ats" top --pid 1
 expect_error 1 "process 1 publishes no figures of ATS"
-[ -z "$(ls -A "$XDG_RUNTIME_DIR" "$TMPDIR" | grep -v :)" ] || problem "ats top" "made something"
+[ -z "$(find "$XDG_RUNTIME_DIR" "$TMPDIR" -mindepth 1)" ] || problem "ats top" "made something"
 
 # A run that ends leaves nothing.
 try_llama timeout 120 "$ats" run --emulate emu-small -m "$work/model.gguf" -p Hello -n 4 -no-cnv

@@ -232,7 +232,7 @@ static void figures(const void *argument)
     const uint64_t *f = p.devices[0].figures;
     CHECK(f[ATS_LIVE_GRAPHS] == GRAPHS, "graphs %llu", (unsigned long long)f[ATS_LIVE_GRAPHS]);
     CHECK(f[ATS_LIVE_WEIGHTS_VRAM_BYTES] + f[ATS_LIVE_WEIGHTS_HOST_BYTES] ==
-              WIDTH * WIDTH * sizeof(float),
+              sizeof(float) * WIDTH * WIDTH,
           "weights");
     CHECK(f[ATS_LIVE_BUSY_NS] > 0 && f[ATS_LIVE_BUSY_SINCE_NS] == 0, "busy");
     check_figures(&p.devices[0]);
@@ -269,7 +269,7 @@ static void threads(const void *argument)
         (uint64_t)((to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec);
     const struct ats_live_process p = look_at_self();
     CHECK(p.n_devices == 2, "%u devices", p.n_devices);
-    CHECK(p.devices[0].figures[ATS_LIVE_GRAPHS] == 2 * GRAPHS, "graphs of the first");
+    CHECK(p.devices[0].figures[ATS_LIVE_GRAPHS] == UINT64_C(2) * GRAPHS, "graphs of the first");
     CHECK(p.devices[1].figures[ATS_LIVE_GRAPHS] == GRAPHS, "graphs of the second");
     for (size_t d = 0; d < 2; d++) {
         const uint64_t *f = p.devices[d].figures;

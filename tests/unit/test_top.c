@@ -57,7 +57,7 @@ static struct ats_live_device device_now(void)
     f[ATS_LIVE_BUSY_NS] = S(7.5);
     f[ATS_LIVE_BUSY_SINCE_NS] = S(11);
     f[ATS_LIVE_GRAPHS] += 31;
-    f[ATS_LIVE_SPLITS] += 31 * 65;
+    f[ATS_LIVE_SPLITS] += 2015; /* 65 each */
     f[ATS_LIVE_LAST_SPLITS] = 65;
     f[ATS_LIVE_TO_ACCEL_BYTES] += 11200000000;
     f[ATS_LIVE_TO_HOST_BYTES] += 500000000;
@@ -147,7 +147,7 @@ static struct ats_live_process process_of(const struct ats_live_device *device, 
 {
     struct ats_live_process p = {.pid = 12345, .started_s = 1000, .n_devices = 1};
     strcpy(p.program, "llama-server");
-    strcpy(p.file, file);
+    snprintf(p.file, sizeof(p.file), "%s", file);
     p.devices[0] = *device;
     return p;
 }

@@ -63,7 +63,7 @@ static struct ats_live_file valid_file(uint32_t n_devices)
         strcpy(file.devices[d].accelerator, "EMU");
         file.devices[d].sequence = 2;
         for (int i = 0; i < ATS_LIVE_FIGURES; i++) {
-            file.devices[d].figures[i] = 1000 * d + (uint64_t)i;
+            file.devices[d].figures[i] = UINT64_C(1000) * d + (uint64_t)i;
         }
     }
     return file;
