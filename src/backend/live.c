@@ -300,36 +300,40 @@ static void end(struct published *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-void ats_live_stream(struct ats_device *device)
+void ats_live_stream(struct ats_stream *stream)
 {
     pthread_mutex_lock(&lock);
     if (!tried) {
         tried = true;
-        start(device->config);
+        start(stream->device->config);
     }
     pthread_mutex_unlock(&lock);
-    struct published *p = begin(device);
+    struct published *p = begin(stream->device);
     if (p != NULL) {
         p->n_streams++;
         end(p);
     }
 }
 
-void ats_live_stream_end(struct ats_device *device)
+void ats_live_stream_end(struct ats_stream *stream)
 {
-    struct published *p = begin(device);
+    struct published *p = begin(stream->device);
     if (p != NULL) {
         p->n_streams -= p->n_streams > 0; /* in a child, the parent's are not counted */
         end(p);
     }
 }
 
-void ats_live_pass(struct ats_device *device)
+void ats_live_pass(struct ats_stream *stream)
 {
-    struct published *p = begin(device);
+    if (stream->is_seen_running) {
+        return; /* the accelerator still has work of the pass before */
+    }
+    struct published *p = begin(stream->device);
     if (p == NULL) {
         return;
     }
+    stream->is_seen_running = true;
     if (p->n_running++ == 0) {
         p->busy_since_ns = now_ns();
         set(p->file, ATS_LIVE_BUSY_SINCE_NS, p->busy_since_ns);
@@ -337,16 +341,37 @@ void ats_live_pass(struct ats_device *device)
     pthread_mutex_unlock(&p->lock);
 }
 
-void ats_live_pass_end(struct ats_device *device)
+/* The stream has nothing to do any more. */
+static void stop(struct published *p, struct ats_stream *stream)
 {
-    struct published *p = begin(device);
-    if (p == NULL) {
+    if (!stream->is_seen_running) {
         return;
     }
-    p->n_running -= p->n_running > 0;
+    stream->is_seen_running = false;
+    p->n_running -= p->n_running > 0; /* in a child, the parent's passes are not counted */
     if (p->n_running == 0 && p->busy_since_ns > 0) {
         p->busy_ns += now_ns() - p->busy_since_ns;
         p->busy_since_ns = 0;
     }
+}
+
+void ats_live_pass_end(struct ats_stream *stream)
+{
+    struct published *p = begin(stream->device);
+    if (p == NULL) {
+        return;
+    }
+    if (!stream->in_flight) {
+        stop(p, stream);
+    }
     end(p);
+}
+
+void ats_live_idle(struct ats_stream *stream)
+{
+    struct published *p = stream->is_seen_running ? begin(stream->device) : NULL;
+    if (p != NULL) {
+        stop(p, stream);
+        end(p);
+    }
 }

@@ -9,18 +9,23 @@
  * with ATS_LIVE=off, and in a process that was forked off from one with a file until it creates a
  * stream of its own.
  *
- * Thread-safety: any thread. The device's lock must not be held. */
+ * Thread-safety: as the stream's: one thread at a time; streams run in parallel. The device's lock
+ * must not be held. */
 #ifndef ATS_BACKEND_LIVE_H
 #define ATS_BACKEND_LIVE_H
 
-#include "backend/device.h"
+#include "backend/stream.h"
 
-/* A stream of the device has been created, and is about to be freed. */
-void ats_live_stream(struct ats_device *device);
-void ats_live_stream_end(struct ats_device *device);
+/* The stream has been created, and is about to be freed. */
+void ats_live_stream(struct ats_stream *stream);
+void ats_live_stream_end(struct ats_stream *stream);
 
-/* A pass begins, and has ended: its counters are in device->counters. In pairs, on any streams. */
-void ats_live_pass(struct ats_device *device);
-void ats_live_pass_end(struct ats_device *device);
+/* A pass begins, and has been given out: what is counted of it is in the device's counters. It runs
+ * on as long as the stream has work in flight... */
+void ats_live_pass(struct ats_stream *stream);
+void ats_live_pass_end(struct ats_stream *stream);
+
+/* ...which has been waited for. */
+void ats_live_idle(struct ats_stream *stream);
 
 #endif

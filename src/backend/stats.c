@@ -44,7 +44,7 @@ static json_t *describe_work(const struct ats_device_counters *c)
     const int reason = atomic_load(&c->replan_reason);
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I}, s:{s:I, s:I}, "
-        "s:I, s:I, s:I, s:I, s:I, s:I, s:s}",
+        "s:I, s:I, s:I, s:{s:I, s:I, s:I, s:s}}",
         "graphs", number(&c->graphs), "plans_built", number(&c->plans_built), "splits",
         number(&c->splits), "last_splits", number(&c->last_splits), "copied_to_accel_bytes",
         number(&c->copied_to_accel_bytes), "copied_to_host_bytes", number(&c->copied_to_host_bytes),
@@ -52,9 +52,9 @@ static json_t *describe_work(const struct ats_device_counters *c)
         "misses", number(&c->expert_misses), "admitted_bytes", number(&c->expert_bytes), "prompt",
         "tokens", number(&c->prompt_tokens), "ns", number(&c->prompt_ns), "answer", "tokens",
         number(&c->answer_tokens), "ns", number(&c->answer_ns), "cpu_ns", number(&c->cpu_ns),
-        "accel_ns", number(&c->accel_ns), "stalled_ns", number(&c->stalled_ns), "replans",
+        "accel_ns", number(&c->accel_ns), "stalled_ns", number(&c->stalled_ns), "adapt", "replans",
         number(&c->replans), "rollbacks", number(&c->rollbacks), "replan_ns", number(&c->replan_ns),
-        "replan_reason", ats_watch_reason_text((enum ats_watch_reason)reason));
+        "reason", ats_watch_reason_text((enum ats_watch_reason)reason));
 }
 
 static json_t *describe_device(struct ats_device *device)

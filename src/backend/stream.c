@@ -66,6 +66,7 @@ static void stream_synchronize(ggml_backend_t backend)
     stream->in_flight = false;
     const bool failed = stream->reports_errors && ats_accel_failed(stream->accel, &err);
     pthread_rwlock_unlock(&stream->device->lock);
+    ats_live_idle(stream);
     if (failed) {
         stream->staging.held = 0;
         ats_experts_keep(stream, false);
@@ -79,7 +80,7 @@ static void stream_free(ggml_backend_t backend)
     struct ats_stream *stream = backend->context;
     struct ats_device *device = stream->device;
     stream_synchronize(backend);
-    ats_live_stream_end(device);
+    ats_live_stream_end(stream);
     pthread_rwlock_wrlock(&device->lock);
     if (stream->previous != NULL) {
         stream->previous->next = stream->next;
@@ -129,7 +130,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     struct ats_error err = {{0}};
     enum ggml_status status = GGML_STATUS_FAILED;
     bool again = true;
-    ats_live_pass(device);
+    ats_live_pass(stream);
     ats_observe_pass(stream, cgraph);
     while (again) {
         const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
@@ -146,7 +147,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
         }
     }
     ats_observe_pass_end(stream);
-    ats_live_pass_end(device);
+    ats_live_pass_end(stream);
     if (err.text[0] != '\0') {
         report(stream, &err);
     }
@@ -253,6 +254,6 @@ ggml_backend_t ats_stream_create(struct ats_device *device)
     }
     device->streams = stream;
     pthread_rwlock_unlock(&device->lock);
-    ats_live_stream(device);
+    ats_live_stream(stream);
     return &stream->ggml;
 }

@@ -37,6 +37,7 @@ struct ats_stream {
     uint64_t n_built;                             /* seeds random partitions */
 
     struct ats_observed_stream *observed; /* observe.h; NULL: nothing is recorded */
+    bool is_seen_running;                 /* live.h: a pass runs, by what is published */
 
     struct ats_stream *next;
     struct ats_stream *previous;

@@ -143,7 +143,7 @@ static bool take_figures(struct ats_live_list *list, int file, const char *name,
         return true;
     }
     process.pid = pid > 0 ? pid : process.pid;
-    snprintf(process.file, sizeof(process.file), "%s", name);
+    memcpy(process.file, name, strlen(name) + 1);
     return append(list, &process);
 }
 
@@ -151,8 +151,8 @@ static bool take_figures(struct ats_live_list *list, int file, const char *name,
 static bool take_file(struct ats_live_list *list, int folder, const char *name)
 {
     const bool unborn = ends_with(name, ATS_LIVE_UNBORN);
-    if (!unborn && !ends_with(name, ATS_LIVE_ENDING)) {
-        return true;
+    if ((!unborn && !ends_with(name, ATS_LIVE_ENDING)) || strlen(name) >= ATS_LIVE_FILE_NAME) {
+        return true; /* not what a process calls its file */
     }
     const int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0) {

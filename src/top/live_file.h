@@ -33,6 +33,7 @@ enum {
     ATS_LIVE_PROGRAM = 64,
     ATS_LIVE_NAME = 16,
     ATS_LIVE_ACCELERATOR = 48,
+    ATS_LIVE_FILE_NAME = 32, /* with its end, enough for any process number */
 };
 
 /* Those without a remark are of struct ats_device_counters (backend/device.h). Nanoseconds are of
@@ -115,7 +116,8 @@ struct ats_live_process {
     int64_t pid;
     int64_t started_s;
     char program[ATS_LIVE_PROGRAM];
-    char file[32]; /* name of its file, by which it is told from others: for the reader to set */
+    char file[ATS_LIVE_FILE_NAME]; /* name of its file, by which it is told from others: for the
+                                      reader to set */
     uint32_t n_devices;
     struct ats_live_device devices[ATS_LIVE_DEVICES];
 };

@@ -49,8 +49,8 @@ const char *ats_top_reason(const struct ats_live_device *device)
     if (reason == ATS_WATCH_NOTHING) {
         return NULL;
     }
-    return ats_watch_reason_text(reason < ATS_WATCH_REASONS ? (enum ats_watch_reason)reason
-                                                            : ATS_WATCH_REASONS);
+    return reason < ATS_WATCH_REASONS ? ats_watch_reason_text((enum ats_watch_reason)reason)
+                                      : "unknown";
 }
 
 static const struct ats_top_rates nothing = {

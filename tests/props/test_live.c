@@ -189,9 +189,9 @@ static const struct {
     {ATS_LIVE_CPU_NS, {"cpu_ns"}},
     {ATS_LIVE_ACCEL_NS, {"accel_ns"}},
     {ATS_LIVE_STALLED_NS, {"stalled_ns"}},
-    {ATS_LIVE_REPLANS, {"replans"}},
-    {ATS_LIVE_ROLLBACKS, {"rollbacks"}},
-    {ATS_LIVE_REPLAN_NS, {"replan_ns"}},
+    {ATS_LIVE_REPLANS, {"adapt", "replans"}},
+    {ATS_LIVE_ROLLBACKS, {"adapt", "rollbacks"}},
+    {ATS_LIVE_REPLAN_NS, {"adapt", "replan_ns"}},
 };
 
 static void check_figures(const struct ats_live_device *device)
