@@ -140,8 +140,11 @@ static bool read_trace(struct ats_config *config, struct ats_error *err)
 static bool read_live(const char *text, struct ats_config *config, struct ats_error *err)
 {
     config->live = text == NULL || strcmp(text, "off") != 0;
-    return text == NULL || strcmp(text, "auto") == 0 || !config->live ||
-           ats_fail(err, "ATS_LIVE=%.200s is neither auto nor off", text);
+    return text == NULL || strcmp(text, "auto") == 0 || !config->live || text[0] == '/' ||
+           ats_fail(err,
+                    "ATS_LIVE=%.200s is neither auto, nor off, nor the path of a folder from "
+                    "the root on",
+                    text);
 }
 
 bool ats_config_read(struct ats_config *config, struct ats_error *err)

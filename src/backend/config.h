@@ -39,7 +39,7 @@ struct ats_config {
     size_t trace_memory;  /* ATS_TRACE_MEMORY: bytes for it */
     bool trace_operands;  /* ATS_TRACE_CHECK: what operators read and write is recorded too */
     const char *stats;    /* ATS_STATS: file for the summary; NULL: none */
-    bool live;            /* ATS_LIVE is not "off": figures for `ats top` are published */
+    bool live; /* ATS_LIVE is not "off": figures for `ats top` are published (top/folder.h) */
 };
 
 /* Reads the environment. Fails on the first value that makes no sense, naming

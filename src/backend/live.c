@@ -326,28 +326,26 @@ void ats_live_stream_end(struct ats_stream *stream)
 
 void ats_live_pass(struct ats_stream *stream)
 {
-    if (stream->is_seen_running) {
-        return; /* the accelerator still has work of the pass before */
-    }
     struct published *p = begin(stream->device);
     if (p == NULL) {
         return;
     }
-    stream->is_seen_running = true;
-    if (p->n_running++ == 0) {
+    /* else the accelerator has been at work since the pass before */
+    if (stream->live_pass == ATS_LIVE_NO_PASS && p->n_running++ == 0) {
         p->busy_since_ns = now_ns();
         set(p->file, ATS_LIVE_BUSY_SINCE_NS, p->busy_since_ns);
     }
+    stream->live_pass = ATS_LIVE_IN_PASS;
     pthread_mutex_unlock(&p->lock);
 }
 
 /* The stream has nothing to do any more. */
 static void stop(struct published *p, struct ats_stream *stream)
 {
-    if (!stream->is_seen_running) {
+    if (stream->live_pass == ATS_LIVE_NO_PASS) {
         return;
     }
-    stream->is_seen_running = false;
+    stream->live_pass = ATS_LIVE_NO_PASS;
     p->n_running -= p->n_running > 0; /* in a child, the parent's passes are not counted */
     if (p->n_running == 0 && p->busy_since_ns > 0) {
         p->busy_ns += now_ns() - p->busy_since_ns;
@@ -361,7 +359,9 @@ void ats_live_pass_end(struct ats_stream *stream)
     if (p == NULL) {
         return;
     }
-    if (!stream->in_flight) {
+    if (stream->in_flight) {
+        stream->live_pass = ATS_LIVE_BEHIND_PASS;
+    } else {
         stop(p, stream);
     }
     end(p);
@@ -369,7 +369,8 @@ void ats_live_pass_end(struct ats_stream *stream)
 
 void ats_live_idle(struct ats_stream *stream)
 {
-    struct published *p = stream->is_seen_running ? begin(stream->device) : NULL;
+    /* within a pass, the host waits before it gives more */
+    struct published *p = stream->live_pass == ATS_LIVE_BEHIND_PASS ? begin(stream->device) : NULL;
     if (p != NULL) {
         stop(p, stream);
         end(p);

@@ -21,6 +21,13 @@ enum {
     ATS_PLAN_CACHE = 8,
 };
 
+/* A pass, for those who look from outside. */
+enum ats_live_pass {
+    ATS_LIVE_NO_PASS,
+    ATS_LIVE_IN_PASS,
+    ATS_LIVE_BEHIND_PASS, /* all has been given, and not waited for */
+};
+
 struct ats_stream {
     struct ggml_backend ggml;
     struct ats_device *device;
@@ -37,7 +44,7 @@ struct ats_stream {
     uint64_t n_built;                             /* seeds random partitions */
 
     struct ats_observed_stream *observed; /* observe.h; NULL: nothing is recorded */
-    bool is_seen_running;                 /* live.h: a pass runs, by what is published */
+    enum ats_live_pass live_pass;         /* as published (live.h) */
 
     struct ats_stream *next;
     struct ats_stream *previous;

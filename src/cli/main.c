@@ -83,7 +83,7 @@ static const struct argp argp = {
     "  ATS_PLAN_OUT   write the placement plan to this file\n"
     "  ATS_TRACE      write a recording to this file at exit: `ats trace`\n"
     "  ATS_STATS      write a JSON summary to this file at exit\n"
-    "  ATS_LIVE       off: publish no live figures for `ats top`\n"
+    "  ATS_LIVE       auto (default), a folder for the figures of `ats top`, or off\n"
     "Environment, read by this command:\n"
     "  ATS_LLAMA_BIN  folder with llama.cpp's programs and libraries\n"
     "  ATS_BACKEND    path of libggml-ats.so\n"

@@ -32,6 +32,11 @@ static size_t list_places(char places[PLACES][PATH_MAX])
 {
     size_t n = 0;
     struct stat info;
+    const char *chosen = getenv("ATS_LIVE");
+    if (is_absolute(chosen)) {
+        snprintf(places[0], PATH_MAX, "%s", chosen);
+        return 1;
+    }
     const char *runtime = getenv("XDG_RUNTIME_DIR");
     const char *temporary = getenv("TMPDIR");
     /* after `su`, the variable may still be another user's */

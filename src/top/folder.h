@@ -1,9 +1,10 @@
 /* The folder with the files of live processes (top/live_file.h): finding it, reading it, and
  * clearing away what dead processes left.
  *
- * It is $XDG_RUNTIME_DIR/ats, or else ats-UID in $TMPDIR or /tmp. A folder that belongs to someone
- * else or that others may write to is not used, nor is a file of someone else's. Readers look into
- * all three places, as a service may have other variables than the user's shell.
+ * It is $XDG_RUNTIME_DIR/ats, or else ats-UID in $TMPDIR or /tmp; or what $ATS_LIVE says, if that
+ * is an absolute path. A folder that belongs to someone else or that others may write to is not
+ * used, nor is a file of someone else's. Readers look into all three places, as a service may have
+ * other variables than the user's shell; with a path in $ATS_LIVE, there alone.
  *
  * Thread-safety: no shared state. */
 #ifndef ATS_TOP_FOLDER_H

@@ -4,9 +4,9 @@
 # shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 export OMP_WAIT_POLICY=passive ATS_PROFILES=$root/profiles ATS_PROFILE=off
-export XDG_RUNTIME_DIR=$work/run TMPDIR=$work/tmp
-mkdir -m 700 "$XDG_RUNTIME_DIR" "$TMPDIR"
-live=$XDG_RUNTIME_DIR/ats
+# a place of its own, as other processes may publish meanwhile
+export ATS_LIVE=$work/live
+live=$ATS_LIVE
 children=()
 trap 'kill -9 "${children[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 
@@ -45,7 +45,7 @@ for options in "" --once "--once --json"; do
 done
 try "$ats" top --pid 1
 expect_error 1 "process 1 publishes no figures of ATS"
-[ -z "$(find "$XDG_RUNTIME_DIR" "$TMPDIR" -mindepth 1)" ] || problem "ats top" "made something"
+[ ! -e "$live" ] || problem "ats top" "made a folder"
 
 # A run that ends leaves nothing.
 try_llama timeout 120 "$ats" run --emulate emu-small -m "$work/model.gguf" -p Hello -n 4 -no-cnv
@@ -195,7 +195,18 @@ try_llama env ATS_LIVE=off timeout 120 "$ats" run --emulate emu-small -m "$work/
 expect_rc 0
 [ ! -e "$live" ] || problem "$command_text" "made a folder"
 try env ATS_LIVE=maybe "$ats" run -m x
-expect_error 2 "ATS_LIVE=maybe is neither auto nor off"
+expect_error 2 "ATS_LIVE=maybe is neither auto, nor off, nor the path of a folder"
+
+# Without the variable it is in $XDG_RUNTIME_DIR, or else in $TMPDIR.
+unset ATS_LIVE
+mkdir -m 700 "$work/run" "$work/tmp"
+for place in "$work/run/ats" "$work/tmp/ats-$(id -u)"; do
+    try_llama env XDG_RUNTIME_DIR="$work/run" TMPDIR="$work/tmp" timeout 120 "$ats" run \
+        --emulate emu-small -m "$work/model.gguf" -p Hello -n 4 -no-cnv
+    expect_rc 0
+    [ -d "$place" ] || problem "$command_text" "no $place"
+    rm -rf "$place" "$work/run"
+done
 
 # Wrong usage.
 for wrong in 0 0.05 1e3 -1 nan "" 1,5 9999 1.2.3; do

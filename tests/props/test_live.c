@@ -368,7 +368,8 @@ static void run(const char *title, const char *more, void (*body)(const void *ar
     char settings[256];
     strcpy(runtime, "/tmp/ats-test-live-XXXXXX");
     assert_non_null(mkdtemp(runtime));
-    snprintf(settings, sizeof(settings), "XDG_RUNTIME_DIR=%s TMPDIR=%s %s", runtime, runtime, more);
+    /* a place of its own, as other processes may publish meanwhile */
+    snprintf(settings, sizeof(settings), "ATS_LIVE=%s/ats %s", runtime, more);
     assert_true(scenario_run(title, settings, body, NULL));
     if (body != exec) {
         assert_int_equal(files_in("ats"), 0); /* a process that has ended leaves nothing */
