@@ -156,6 +156,9 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
         .trace = value_of("ATS_TRACE"),
         .rule = {.kind = ATS_RULE_AUTO},
     };
+    if (!read_live(value_of("ATS_LIVE"), config, err)) {
+        return false;
+    }
     const char *budget = value_of("ATS_VRAM");
     if (budget != NULL) {
         struct ats_error reason = {{0}};
@@ -180,6 +183,5 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     }
     const char *transfer = value_of("ATS_TRANSFER");
     return (transfer == NULL || read_transfer(transfer, config, err)) &&
-           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err) &&
-           read_live(value_of("ATS_LIVE"), config, err);
+           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err);
 }
