@@ -1,6 +1,7 @@
 #include "backend/live.h"
 
 #include "backend/stats.h"
+#include "emu/emu.h"
 #include "top/folder.h"
 
 #include <errno.h>
@@ -293,6 +294,7 @@ static void end(struct published *p)
     set(file, ATS_LIVE_UPDATED_NS, now_ns());
     set(file, ATS_LIVE_BUSY_NS, p->busy_ns);
     set(file, ATS_LIVE_BUSY_SINCE_NS, p->busy_since_ns);
+    set(file, ATS_LIVE_EMULATED, ats_emu_is_device(p->device->accel));
     set(file, ATS_LIVE_CONTEXTS, p->n_streams);
     copy_memory(file, &p->memory);
     copy_counters(file, &p->device->counters);

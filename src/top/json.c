@@ -62,8 +62,9 @@ static json_t *describe_device(const struct ats_live_device *d, const struct ats
                                uint64_t at_ns)
 {
     const char *reason = ats_top_reason(d);
-    return json_pack("{s:s, s:s, s:I, s:f, s:o, s:o, s:I, s:I, s:I, s:s?, s:o}", "name", d->name,
-                     "accelerator", d->accelerator, "contexts", figure(d, ATS_LIVE_CONTEXTS),
+    return json_pack("{s:s, s:s, s:b, s:I, s:f, s:o, s:o, s:I, s:I, s:I, s:s?, s:o}", "name",
+                     d->name, "accelerator", d->accelerator, "emulated",
+                     d->figures[ATS_LIVE_EMULATED] != 0, "contexts", figure(d, ATS_LIVE_CONTEXTS),
                      "idle_s", ats_top_idle_s(d, at_ns), "rates", describe_rates(rates), "memory",
                      describe_memory(d), "last_splits", figure(d, ATS_LIVE_LAST_SPLITS), "replans",
                      figure(d, ATS_LIVE_REPLANS), "rollbacks", figure(d, ATS_LIVE_ROLLBACKS),

@@ -42,6 +42,7 @@ enum ats_live_figure {
     ATS_LIVE_UPDATED_NS, /* when these were written */
     ATS_LIVE_BUSY_NS,    /* in which a pass ran, of any context, up to the end of the latest... */
     ATS_LIVE_BUSY_SINCE_NS, /* ...and on from then, if a pass runs; 0: none does */
+    ATS_LIVE_EMULATED,      /* 1: the accelerator is emulated, so its speed says nothing */
     ATS_LIVE_CONTEXTS,      /* that are there now */
     ATS_LIVE_BUDGET_BYTES,  /* of VRAM */
     ATS_LIVE_USED_BYTES,    /* of it: weights, state, compute and staging memory */

@@ -139,6 +139,7 @@ static void put_info(FILE *out, const struct ats_live_process *process,
     (void)at_ns;
     put_name(out, "ats_device_info", process, device);
     put_label(out, "accelerator", device->accelerator);
+    put_label(out, "emulated", device->figures[ATS_LIVE_EMULATED] != 0 ? "true" : "false");
     fprintf(out, "} 1\n");
 }
 
@@ -182,7 +183,8 @@ void ats_top_prometheus(FILE *out, const struct ats_live_process *processes, siz
                         uint64_t at_ns)
 {
     put_processes(out, processes, n);
-    put_head(out, "ats_device_info", "gauge", "1; the accelerator is a label.");
+    put_head(out, "ats_device_info", "gauge",
+             "1; the accelerator, and whether it is emulated, are labels.");
     for_each(out, processes, n, at_ns, put_info);
     put_head(out, "ats_busy_seconds_total", "counter",
              "Time in which a pass ran, the running one included.");

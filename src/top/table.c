@@ -167,7 +167,9 @@ static void put_device(struct page *page, const struct ats_live_device *device,
     char line[ATS_TOP_COLUMNS + 1];
     char label[ATS_TOP_COLUMNS + 1];
     const uint64_t *f = device->figures;
-    snprintf(label, sizeof(label), "%s = CPU + %s", device->name, device->accelerator);
+    const bool emulated = f[ATS_LIVE_EMULATED] != 0;
+    snprintf(label, sizeof(label), "%s = CPU + %.20s%s", device->name, device->accelerator,
+             emulated ? ", EMULATED" : "");
     struct text how_long;
     const char *state = state_of(device, at_ns, &how_long);
     put_line(page, BOLD, 0, strlen(device->name), "%-44.44s busy %s, %s%s", label,

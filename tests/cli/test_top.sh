@@ -64,7 +64,7 @@ expect_not_in out $'\033'
 [ "$(wc -l <"$work/out")" -eq 1 ] || problem "$command_text" "not one line:" "$out"
 json ".format == \"ats-top-1\" and (.processes | length) == 1 and .processes[0].pid == $model_pid"
 json '.interval_s > 0.9 and .other_versions == 0 and .processes[0].program == "llama-bench"'
-json '.processes[0].devices | length == 1 and .[0].name == "ATS0" and .[0].accelerator == "EMU0"'
+json '.processes[0].devices | length == 1 and .[0].name == "ATS0" and .[0].accelerator == "EMU0" and .[0].emulated'
 json '.processes[0].devices[0] | .contexts == 1 and .idle_s < 30 and .last_splits > 1'
 json '.processes[0].devices[0].memory | .budget_bytes == 16777216 and .used_bytes > 1e6 and
     .used_bytes <= .budget_bytes and .vram.weights_bytes > 1e6 and .host.weights_bytes > 1e6 and
@@ -89,7 +89,7 @@ expect_rc 0
 expect_narrow
 expect_not_in out $'\033'
 expect_in out "llama-bench, process $model_pid"
-expect_in out "ATS0 = CPU + EMU0"
+expect_in out "ATS0 = CPU + EMU0, EMULATED"
 expect_in out "of 16.0 MiB"
 [ "$(grep -c "^ats top" "$work/out")" -eq 2 ] || problem "$command_text" "not two tables:" "$out"
 expect_told_full "$ats" top --once --interval 0.1

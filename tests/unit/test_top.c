@@ -259,6 +259,7 @@ static void test_table_fits(void **state)
     for (int f = 0; f < ATS_LIVE_FIGURES; f++) {
         p->devices[0].figures[f] = f == ATS_LIVE_REPLAN_REASON ? ATS_WATCH_LINK_TRIED : UINT64_MAX;
     }
+    p->devices[0].figures[ATS_LIVE_EMULATED] = 1;
     sample.n_other = 2;
     char *text = printed(&sample, &(struct ats_top_style){.clock = "10:20:30", .line_end = "\n"});
     size_t n_lines = 0;
@@ -270,6 +271,7 @@ static void test_table_fits(void **state)
     }
     assert_int_equal(n_lines, 14);
     assert_non_null(strstr(text, "2 more of another version"));
+    assert_non_null(strstr(text, ", EMULATED"));
     assert_null(strchr(text, '\033'));
     free(text);
 
@@ -347,7 +349,8 @@ static void test_prometheus(void **state)
         "ats_processes 1\n",
         "ats_process_info{pid=\"12345\",program=\"a\\\\b\\\"c\"} 1\n",
         "ats_start_time_seconds{pid=\"12345\"} 1000\n",
-        "ats_device_info{pid=\"12345\",device=\"ATS0\",accelerator=\"CUDA0\"} 1\n",
+        "ats_device_info{pid=\"12345\",device=\"ATS0\",accelerator=\"CUDA0\",emulated=\"false\"} "
+        "1\n",
         "# TYPE ats_busy_seconds_total counter\n"
         "ats_busy_seconds_total{pid=\"12345\",device=\"ATS0\"} 8.500000000\n",
         "ats_replan_seconds_total{pid=\"12345\",device=\"ATS0\"} 0.012500000\n",
