@@ -17,6 +17,7 @@ run  | git                  | cmd:git              | reads the bundle that carri
 run  | pkg-config           | cmd:pkg-config       | finds the libraries below
 run  | libjansson-dev       | header:jansson.h     | profiles, plans and reports are JSON
 run  | libhwloc-dev         | header:hwloc.h       | cores and caches of the CPU
+run  | libmicrohttpd-dev    | header:microhttpd.h  | the port of ats top --metrics
 run  | uthash-dev           | header:uthash.h      | hash tables
 run  | libcmocka-dev        | header:cmocka.h      | the framework of our unit tests
 run  | nodejs               | cmd:node             | builds the page of llama-server

@@ -198,8 +198,8 @@ static void put_device(struct page *page, const struct ats_live_device *device,
     if (isfinite(rates->promoted_per_token) && rates->promoted_per_token < 1e18) {
         promoted = size((uint64_t)rates->promoted_per_token);
     }
-    put_line(page, PLAIN, 0, 0, "  %-*s promoted %s, splits %s, experts hit %s", LABEL - 1,
-             "per token", promoted.chars, number(rates->splits_per_graph).chars,
+    put_line(page, PLAIN, 0, 0, "  %-*s %s splits; %s promoted per token; experts hit %s",
+             LABEL - 1, "per pass", number(rates->splits_per_graph).chars, promoted.chars,
              percent(rates->expert_hits).chars);
     put_plans(page, device);
 }

@@ -239,7 +239,7 @@ static void test_table(void **state)
         "  in VRAM           weights 4.0 GiB, KV and state 512 MiB\n"
         "  in host memory    weights 8.0 GiB, KV and state 0 B\n"
         "  link              11.2 GB/s there, 0.50 GB/s back; waited for it 3 %\n"
-        "  per token         promoted 1.0 MiB, splits 65.0, experts hit 83 %\n"
+        "  per pass          65.0 splits; 1.0 MiB promoted per token; experts hit 83 %\n"
         "  planned anew      3, taken back 1; latest: the CPU is slower\n";
     struct ats_top_sample sample = shown_sample();
     char *text = printed(&sample, &(struct ats_top_style){.clock = "10:20:30", .line_end = "\n"});
