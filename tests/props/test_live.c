@@ -279,21 +279,37 @@ static void threads(const void *argument)
     }
 }
 
-/* Children of a process that publishes: one that ends, and one that has a stream of its own. */
+/* A child may not have what it needs to compute, such as threads, but on the CPU with one. */
+static void use_one_thread(const struct work *w)
+{
+    ggml_backend_set_n_threads_t set = NULL;
+    ggml_backend_dev_t dev = device_named("ATS0");
+    void *address = ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev),
+                                                      "ggml_backend_set_n_threads");
+    memcpy(&set, &address, sizeof(set));
+    set(w->backend, 1);
+}
+
+/* Children of a process that publishes: one that goes on with what the parent has, and one that has
+ * a stream of its own. */
 static void forks(const void *argument)
 {
     (void)argument;
     scenario_load_backends();
     struct work w = work_make("ATS0");
+    use_one_thread(&w);
     work_run(&w, 1);
     const struct ats_live_process parent = look_at_self();
     int status = 0;
     pid_t child = fork();
     if (child == 0) {
+        work_run(&w, 5);
         exit(0); /* with all that is to be done at exit */
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0, "status %d", status);
-    CHECK(strcmp(look_at_self().file, parent.file) == 0, "the child took the file along");
+    const struct ats_live_process after = look_at_self();
+    CHECK(strcmp(after.file, parent.file) == 0, "the child took the file along");
+    CHECK(after.devices[0].figures[ATS_LIVE_GRAPHS] == 1, "the child writes to its parent's file");
 
     if (is_sanitized()) {
         work_free(&w);
@@ -396,7 +412,7 @@ static void test_threads(void **state)
 static void test_forks(void **state)
 {
     (void)state;
-    run("forks", "", forks);
+    run("forks", "ATS_PLACEMENT=host", forks);
 }
 
 static void test_exec(void **state)
