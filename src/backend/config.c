@@ -121,6 +121,13 @@ static bool read_profile(const char *text, struct ats_config *config, struct ats
                     text);
 }
 
+static bool read_adapt(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    config->adapts = text == NULL || strcmp(text, "off") != 0;
+    return !config->adapts || text == NULL || strcmp(text, "auto") == 0 ||
+           ats_fail(err, "ATS_ADAPT=%.200s is neither auto nor off", text);
+}
+
 static bool read_trace(struct ats_config *config, struct ats_error *err)
 {
     const char *memory = value_of("ATS_TRACE_MEMORY");
@@ -170,5 +177,6 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     }
     const char *transfer = value_of("ATS_TRANSFER");
     return (transfer == NULL || read_transfer(transfer, config, err)) &&
-           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err);
+           read_profile(value_of("ATS_PROFILE"), config, err) &&
+           read_adapt(value_of("ATS_ADAPT"), config, err) && read_trace(config, err);
 }

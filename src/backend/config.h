@@ -32,6 +32,7 @@ struct ats_config {
     struct ats_promotion promotion;  /* ATS_PROMOTE; link and sizes are filled in per graph */
     enum ats_transfer_kind transfer; /* ATS_TRANSFER */
     enum ats_experts_kind experts;   /* ATS_EXPERTS */
+    bool adapts;                     /* ATS_ADAPT is not "off" */
     bool use_profile;                /* ATS_PROFILE is not "off" */
     const char *profile;             /* its file; NULL: the machine's own */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */

@@ -212,6 +212,22 @@ static const struct ggml_backend_device_i device_interface = {
 
 /* ---- finding accelerators ---- */
 
+/* The emulated accelerator in exact mode takes no times that mean anything. */
+static bool takes_real_time(ggml_backend_dev_t accel)
+{
+    char *(*describe)(ggml_backend_dev_t) = NULL;
+    void *address =
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(accel), "ats_emu_describe");
+    if (address == NULL) {
+        return true;
+    }
+    memcpy(&describe, &address, sizeof(describe));
+    char *text = describe(accel);
+    const bool is_timed = text != NULL && strstr(text, "\"timed\"") != NULL;
+    free(text);
+    return is_timed;
+}
+
 static struct ats_device *create(const struct ats_config *config, ggml_backend_reg_t reg,
                                  ggml_backend_dev_t accel, ggml_backend_dev_t cpu)
 {
@@ -222,6 +238,7 @@ static struct ats_device *create(const struct ats_config *config, ggml_backend_r
     device->ggml =
         (struct ggml_backend_device){.iface = device_interface, .reg = reg, .context = device};
     device->config = config;
+    device->keeps_time = takes_real_time(accel);
     device->rates = ats_plan_rates_assumed;
     device->accel = accel;
     device->cpu = cpu;

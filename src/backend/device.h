@@ -57,7 +57,8 @@ struct ats_device {
     ggml_backend_dev_t accel;
     ggml_backend_dev_t cpu;
     ggml_backend_buffer_type_t accel_buffer_type;
-    size_t n_peers; /* ATS devices in this process, among which host memory is shared */
+    bool keeps_time; /* what the accelerator takes means something: not so in exact emulation */
+    size_t n_peers;  /* ATS devices in this process, among which host memory is shared */
     struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
     struct ats_profile *profile; /* that they are from, or NULL: they are assumed */
     int profile_tries;           /* to get it */

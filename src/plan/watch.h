@@ -63,7 +63,6 @@ const char *ats_watch_reason_text(enum ats_watch_reason reason);
 
 enum { ATS_WATCH_PASSES = 5 };
 
-/* All zero: nothing seen yet. */
 struct ats_watch {
     struct ats_drift planned; /* of the plan in use; what graphs are to be planned by */
     struct ats_drift seen;    /* the latest medians */
@@ -80,6 +79,9 @@ struct ats_watch {
         bool is_there;
     } before; /* the latest plan */
 };
+
+/* Nothing seen yet; what is planned is planned by the profile. */
+void ats_watch_start(struct ats_watch *watch, double now_us);
 
 /* Takes a pass into account, which ended at now_us of a clock that does not go back. A reason:
  * plan anew by watch->planned. */
