@@ -4,6 +4,7 @@
 #include "backend/stream.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <time.h>
 
 /* Passes of more tokens compute more than they read, so their times say something else. */
@@ -62,13 +63,46 @@ static double credit_of(const struct ats_stream *stream, const struct ats_pass_t
             (pass->wall_us - host_us) * costs->least_link_bytes_per_us);
 }
 
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A stretch of the accelerator's ends for the host when it goes on, which may be late. So the
+ * quicker ones say how fast the accelerator is, and the rest was the host's. */
+static void take_lateness(struct ats_meter *meter)
+{
+    static const double LEAST_US = 20; /* shorter ones are all overhead */
+    double ratios[ATS_METER_STRETCHES];
+    size_t n = 0;
+    double us = 0;
+    double profile_us = 0;
+    for (size_t i = 0; i < meter->n_stretches; i++) {
+        if (meter->stretches[i][1] >= LEAST_US) {
+            ratios[n++] = meter->stretches[i][0] / meter->stretches[i][1];
+        }
+        us += meter->stretches[i][0];
+        profile_us += meter->stretches[i][1];
+    }
+    if (n == 0) {
+        return;
+    }
+    qsort(ratios, n, sizeof(*ratios), compare);
+    const double own_us = fmin(ratios[n / 4] * profile_us, us);
+    meter->pass.us[ATS_ACCEL] -= us - own_us;
+    meter->pass.late_us = us - own_us;
+    meter->pass.n_stretches = (double)meter->n_stretches;
+}
+
 static void tell(const struct ats_stream *stream, enum ats_watch_reason reason)
 {
     const struct ats_drift *drift = &stream->meter.watch.planned;
     ats_log_info("%s: planned anew: %s; CPU %.2f, accelerator %.2f, link %.2f times the profile's "
-                 "time\n",
+                 "time, %.0f us late\n",
                  stream->device->name, ats_watch_reason_text(reason), drift->side[ATS_HOST],
-                 drift->side[ATS_ACCEL], drift->link);
+                 drift->side[ATS_ACCEL], drift->link, drift->late_us);
 }
 
 void ats_meter_judge(struct ats_stream *stream)
@@ -84,6 +118,7 @@ void ats_meter_judge(struct ats_stream *stream)
     if (!ats_meter_watches(stream) || meter->n_tokens > MOST_TOKENS) {
         return;
     }
+    take_lateness(meter);
     meter->pass.credit_bytes = credit_of(stream, &meter->pass);
     const enum ats_watch_reason reason =
         ats_watch_pass(&meter->watch, &meter->pass, ats_meter_now_us());
@@ -105,6 +140,8 @@ void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *pla
     meter->begin_us = ats_meter_now_us();
     meter->end_us = meter->begin_us;
     meter->busy_since_us = stream->in_flight ? meter->begin_us : 0;
+    meter->stretch_profile_us = 0;
+    meter->n_stretches = 0;
     meter->n_tokens = plan->n_tokens;
     meter->pass = (struct ats_pass_times){.crossed_bytes = (double)plan->crossing_bytes};
     meter->counts = false;
@@ -120,6 +157,7 @@ void ats_meter_given(struct ats_stream *stream, double profile_us)
 {
     struct ats_meter *meter = &stream->meter;
     meter->pass.profile_us[ATS_ACCEL] += profile_us;
+    meter->stretch_profile_us += profile_us;
     if (meter->busy_since_us <= 0) {
         meter->busy_since_us = ats_meter_now_us();
     }
@@ -136,7 +174,13 @@ void ats_meter_idle(struct ats_stream *stream)
     struct ats_meter *meter = &stream->meter;
     if (meter->busy_since_us > 0) {
         meter->end_us = ats_meter_now_us();
-        meter->pass.us[ATS_ACCEL] += meter->end_us - meter->busy_since_us;
+        const double us = meter->end_us - meter->busy_since_us;
+        meter->pass.us[ATS_ACCEL] += us;
+        if (meter->n_stretches < ATS_METER_STRETCHES) {
+            meter->stretches[meter->n_stretches][0] = us;
+            meter->stretches[meter->n_stretches++][1] = meter->stretch_profile_us;
+        }
+        meter->stretch_profile_us = 0;
         meter->busy_since_us = 0;
     }
 }

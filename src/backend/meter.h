@@ -19,14 +19,20 @@
 struct ats_graph_plan;
 struct ats_stream;
 
+enum { ATS_METER_STRETCHES = 128 };
+
 struct ats_meter {
     struct ats_watch watch;
     struct ats_pass_times pass; /* the running one, or the latest */
     double begin_us;            /* of the pass */
     double end_us;              /* when it was last seen to be at work */
     double busy_since_us;       /* 0: the accelerator is idle */
-    uint32_t n_tokens;          /* of the pass */
-    bool counts;                /* the pass can be compared with others, and has not been judged */
+    double stretch_profile_us;  /* of what it has been given since */
+    /* of the pass, what the accelerator's stretches took and what they take by the profile */
+    double stretches[ATS_METER_STRETCHES][2];
+    size_t n_stretches;
+    uint32_t n_tokens; /* of the pass */
+    bool counts;       /* the pass can be compared with others, and has not been judged */
 };
 
 /* A new stream: nothing seen. */

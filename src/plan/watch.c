@@ -20,6 +20,8 @@ static const double PROBE_FIRST_US = 1e6;
 static const double PROBE_LAST_US = 60e6;
 static const double PROBE_STEP = 1.5;
 static const double MOST_PATIENCE = 64;
+/* A plan that lasts for fewer passes makes the next one wait longer. */
+static const double SOON_PASSES = 40;
 /* Patience is halved after so many intervals without a new plan. */
 static const double QUIET_INTERVALS = 4;
 /* No machine is so much slower or faster: such times are not a pass's. */
@@ -40,6 +42,8 @@ const char *ats_watch_reason_text(enum ats_watch_reason reason)
         [ATS_WATCH_ACCEL_FASTER] = "the accelerator is faster",
         [ATS_WATCH_LINK_SLOWER] = "the link is slower",
         [ATS_WATCH_LINK_TRIED] = "the link may be faster again",
+        [ATS_WATCH_HOST_LATE] = "the host goes on late",
+        [ATS_WATCH_HOST_IN_TIME] = "the host goes on in time",
         [ATS_WATCH_TAKEN_BACK] = "the new plan was slower",
     };
     return (unsigned)reason < ATS_WATCH_REASONS ? texts[reason] : texts[ATS_WATCH_NOTHING];
@@ -89,6 +93,16 @@ static double side_drift(const struct ats_watch *w, enum ats_side side)
     return 2 * n > ATS_WATCH_PASSES ? within(median(values, n)) : w->seen.side[side];
 }
 
+static double late_us(const struct ats_watch *w)
+{
+    double values[ATS_WATCH_PASSES];
+    for (size_t i = 0; i < ATS_WATCH_PASSES; i++) {
+        const struct ats_pass_times *pass = &w->passes[i];
+        values[i] = pass->n_stretches > 0 ? pass->late_us / pass->n_stretches : 0;
+    }
+    return median(values, ATS_WATCH_PASSES);
+}
+
 static double stalled_share(const struct ats_watch *w)
 {
     double values[ATS_WATCH_PASSES];
@@ -116,12 +130,6 @@ static bool deviates(double drift, double from)
     return drift > from * DEVIATION || drift * DEVIATION < from;
 }
 
-static bool any_deviates(const struct ats_drift *a, const struct ats_drift *b)
-{
-    return deviates(a->side[ATS_HOST], b->side[ATS_HOST]) ||
-           deviates(a->side[ATS_ACCEL], b->side[ATS_ACCEL]) || deviates(a->link, b->link);
-}
-
 /* The share of a pass that a side's deviation makes. */
 static double effect(const struct ats_watch *w, enum ats_side side)
 {
@@ -132,6 +140,18 @@ static double effect(const struct ats_watch *w, enum ats_side side)
         wall_us += w->passes[i].wall_us;
     }
     return us / wall_us * fabs(w->seen.side[side] - w->judged.side[side]);
+}
+
+/* The share of a pass that the host's being late makes more or less than it was. */
+static double late_effect(const struct ats_watch *w)
+{
+    double n = 0;
+    double wall_us = 0;
+    for (size_t i = 0; i < ATS_WATCH_PASSES; i++) {
+        n += w->passes[i].n_stretches;
+        wall_us += w->passes[i].wall_us;
+    }
+    return n * (w->seen.late_us - w->judged.late_us) / wall_us;
 }
 
 static enum ats_watch_reason find_reason(const struct ats_watch *w, double now_us)
@@ -151,8 +171,11 @@ static enum ats_watch_reason find_reason(const struct ats_watch *w, double now_u
     if (reason != ATS_WATCH_NOTHING) {
         return reason;
     }
+    if (fabs(late_effect(w)) > DEVIATION - 1) {
+        return late_effect(w) > 0 ? ATS_WATCH_HOST_LATE : ATS_WATCH_HOST_IN_TIME;
+    }
     const double stalled = stalled_share(w);
-    if (stalled > STALLED && w->seen.link > w->planned.link) {
+    if (stalled > STALLED && w->seen.link > w->planned.link * DEVIATION) {
         return ATS_WATCH_LINK_SLOWER;
     }
     if (stalled < NOT_STALLED && w->planned.link > 1 &&
@@ -217,7 +240,7 @@ static void note_probe(struct ats_watch *w, enum ats_watch_reason reason)
 static void plan_anew(struct ats_watch *w, enum ats_watch_reason reason, double now_us)
 {
     const struct ats_drift drift = next_drift(w, reason);
-    if (w->before.is_there && !any_deviates(&drift, &w->before.drift)) {
+    if (w->before.is_there && now_us - w->planned_at_us < SOON_PASSES * median_wall(w)) {
         w->patience = fmin(2 * w->patience, MOST_PATIENCE);
     }
     note_probe(w, reason);
@@ -250,7 +273,7 @@ static void take_back(struct ats_watch *w, double now_us)
 static bool is_time(const struct ats_pass_times *pass)
 {
     return isfinite(pass->wall_us) && pass->wall_us > 0 && isfinite(pass->us[ATS_HOST]) &&
-           isfinite(pass->us[ATS_ACCEL]) && isfinite(pass->credit_bytes);
+           isfinite(pass->us[ATS_ACCEL]) && isfinite(pass->late_us) && isfinite(pass->credit_bytes);
 }
 
 enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_times *pass,
@@ -266,6 +289,7 @@ enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_
     w->seen = (struct ats_drift){
         .side = {[ATS_HOST] = side_drift(w, ATS_HOST), [ATS_ACCEL] = side_drift(w, ATS_ACCEL)},
         .link = stalled_share(w) > STALLED ? link_drift(w) : w->planned.link,
+        .late_us = late_us(w),
     };
     if (is_worse(w)) {
         take_back(w, now_us);
@@ -320,6 +344,7 @@ struct ats_plan_rates ats_plan_rates_drifted(const struct ats_plan_rates *rates,
     const double left = 1e3 * (most_gbps(&rates->side[ATS_HOST]) - most_gbps(&out.side[ATS_HOST]));
     const double beside = fmin(rates->costs.link_bytes_per_us,
                                rates->costs.link_beside_cpu_bytes_per_us + fmax(left, 0));
+    out.costs.split_us += (float)drift->late_us;
     out.costs.link_bytes_per_us = (float)(rates->costs.link_bytes_per_us / drift->link);
     out.costs.least_link_bytes_per_us = (float)(rates->costs.least_link_bytes_per_us / drift->link);
     out.costs.link_beside_cpu_bytes_per_us = (float)(beside / drift->link);
