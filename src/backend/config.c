@@ -123,9 +123,18 @@ static bool read_profile(const char *text, struct ats_config *config, struct ats
 
 static bool read_adapt(const char *text, struct ats_config *config, struct ats_error *err)
 {
-    config->adapts = text == NULL || strcmp(text, "off") != 0;
-    return !config->adapts || text == NULL || strcmp(text, "auto") == 0 ||
-           ats_fail(err, "ATS_ADAPT=%.200s is neither auto nor off", text);
+    struct ats_error reason = {{0}};
+    if (text == NULL || strcmp(text, "auto") == 0) {
+        return true;
+    }
+    if (strcmp(text, "off") == 0) {
+        config->adapt = ATS_ADAPT_OFF;
+        return true;
+    }
+    config->adapt = ATS_ADAPT_RANDOM;
+    return (strncmp(text, "random:", 7) == 0 &&
+            ats_parse_u64(text + 7, UINT64_MAX, &config->adapt_seed, &reason)) ||
+           ats_fail(err, "ATS_ADAPT=%.200s is none of auto, off, random:SEED", text);
 }
 
 static bool read_trace(struct ats_config *config, struct ats_error *err)

@@ -24,6 +24,7 @@ static unsigned long long ns_of(double us)
 
 void ats_meter_start(struct ats_stream *stream)
 {
+    stream->meter.rng.state = stream->device->config->adapt_seed;
     ats_watch_start(&stream->meter.watch, ats_meter_now_us());
     stream->rates = ats_plan_rates_drifted(&stream->device->rates, &stream->meter.watch.planned);
 }
@@ -32,7 +33,7 @@ void ats_meter_start(struct ats_stream *stream)
 
 bool ats_meter_watches(const struct ats_stream *stream)
 {
-    return stream->device->config->adapts && stream->device->keeps_time &&
+    return stream->device->config->adapt == ATS_ADAPT_AUTO && stream->device->keeps_time &&
            stream->staging.buffer != NULL;
 }
 
@@ -115,6 +116,11 @@ void ats_meter_judge(struct ats_stream *stream)
     meter->counts = false;
     meter->pass.wall_us = meter->end_us - meter->begin_us;
     count(stream);
+    if (stream->device->config->adapt == ATS_ADAPT_RANDOM) {
+        meter->watch.planned = ats_drift_draw(&meter->rng);
+        stream->n_rates++;
+        return;
+    }
     if (!ats_meter_watches(stream) || meter->n_tokens > MOST_TOKENS) {
         return;
     }

@@ -23,6 +23,7 @@ enum { ATS_METER_STRETCHES = 128 };
 
 struct ats_meter {
     struct ats_watch watch;
+    struct ats_rng rng;         /* of drifts for tests */
     struct ats_pass_times pass; /* the running one, or the latest */
     double begin_us;            /* of the pass */
     double end_us;              /* when it was last seen to be at work */

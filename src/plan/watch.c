@@ -313,6 +313,23 @@ enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_
     return reason;
 }
 
+/* ---- for tests ---- */
+
+static double draw(struct ats_rng *rng)
+{
+    return pow(4, (double)ats_rng_below(rng, 2001) / 1000 - 1);
+}
+
+struct ats_drift ats_drift_draw(struct ats_rng *rng)
+{
+    if (ats_rng_below(rng, 2) == 0) {
+        return ats_no_drift;
+    }
+    return (struct ats_drift){.side = {draw(rng), draw(rng)},
+                              .link = draw(rng),
+                              .late_us = (double)ats_rng_below(rng, 100)};
+}
+
 /* ---- rates ---- */
 
 static void slow_down(struct ats_device_rates *rates, double drift)

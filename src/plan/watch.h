@@ -15,15 +15,16 @@
  *
  * Graphs are planned anew when a drift deviates by 15 % from that of the plan in use, if that is
  * worth 2 % of a pass, at the earliest after five times the time of a pass (the published system's
- * threshold and interval). A plan that lasts for less than 40 passes makes the interval twice as long, so
- * that a load that comes and goes does not have plans made all the time; quiet times shorten it
- * again. A new plan under which passes take longer than under the old one, on the same machine, is
- * taken back.
+ * threshold and interval). A plan that lasts for less than 40 passes makes the interval twice as
+ * long, so that a load that comes and goes does not have plans made all the time; quiet times
+ * shorten it again. A new plan under which passes take longer than under the old one, on the same
+ * machine, is taken back.
  *
  * Thread-safety: no shared state; one struct may be used by one thread at a time. */
 #ifndef ATS_PLAN_WATCH_H
 #define ATS_PLAN_WATCH_H
 
+#include "base/rng.h"
 #include "plan/rates.h"
 #include "plan/side.h"
 
@@ -64,6 +65,9 @@ enum ats_watch_reason {
     ATS_WATCH_TAKEN_BACK, /* the new plan was slower than the old one */
     ATS_WATCH_REASONS,
 };
+
+/* Drifts between a quarter and four times, for tests; every second call none. */
+struct ats_drift ats_drift_draw(struct ats_rng *rng);
 
 /* "the CPU is slower". */
 const char *ats_watch_reason_text(enum ats_watch_reason reason);
