@@ -559,9 +559,15 @@ struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
     if (!valid) {
         /* the accelerator may still run the plan that goes, and use the memory of both */
         ggml_backend_synchronize(&stream->ggml);
+        const bool by_new_rates = plan != NULL && plan->n_rates != stream->n_rates;
+        const double since_us = ats_meter_now_us();
         plan = build_plan(stream, cgraph, err);
         if (plan == NULL) {
             return NULL;
+        }
+        if (by_new_rates) {
+            stream->device->counters.replan_ns +=
+                (unsigned long long)(1e3 * (ats_meter_now_us() - since_us));
         }
         ats_graph_plan_free(stream->plans[i]);
         stream->plans[i] = plan;

@@ -50,7 +50,7 @@ static json_t *describe_device(struct ats_device *device)
     struct ats_device_counters *c = &device->counters;
     return json_pack(
         "{s:s, s:s, s:I, s:I, s:{s:{s:I,s:I}, s:{s:I,s:I}}, s:{s:I, s:I}, s:I, s:I, "
-        "s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}}",
+        "s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I, s:I}}",
         "name", device->name, "accelerator", ggml_backend_dev_name(device->accel), "budget_bytes",
         budget, "used_bytes", used, "weights", "vram", "tensors", weights[ATS_ACCEL].tensors,
         "bytes", weights[ATS_ACCEL].bytes, "host", "tensors", weights[ATS_HOST].tensors, "bytes",
@@ -60,7 +60,8 @@ static json_t *describe_device(struct ats_device *device)
         "copied_to_accel_bytes", number(&c->copied_to_accel_bytes), "copied_to_host_bytes",
         number(&c->copied_to_host_bytes), "promoted_bytes", number(&c->promoted_bytes), "experts",
         "hits", number(&c->expert_hits), "misses", number(&c->expert_misses), "admitted_bytes",
-        number(&c->expert_bytes));
+        number(&c->expert_bytes), "adapt", "replans", number(&c->replans), "rollbacks",
+        number(&c->rollbacks), "replan_ns", number(&c->replan_ns));
 }
 
 char *ats_stats_device(ggml_backend_dev_t dev)
