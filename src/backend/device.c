@@ -49,6 +49,7 @@ void ats_device_settle_budget(struct ats_device *device)
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     ggml_backend_dev_memory(device->accel, &free_bytes, &total_bytes);
+    device->vram_before = free_bytes;
     /* Drivers page when VRAM runs full and speed collapses, so a part is left alone; a
      * sixteenth until it is measured. */
     const size_t margin = total_bytes / 16;
@@ -65,6 +66,7 @@ void ats_device_settle_budget(struct ats_device *device)
                      ggml_backend_dev_name(device->accel),
                      ats_format_bytes(most, text[1], sizeof(text[1])));
     }
+    device->vram_wanted = device->vram_budget;
 }
 
 /* ---- ggml's device interface ---- */

@@ -1,6 +1,7 @@
 #include "backend/stream.h"
 
 #include "backend/executor.h"
+#include "backend/follow.h"
 #include "backend/loss.h"
 #include "backend/observe.h"
 #include "backend/residency.h"
@@ -130,6 +131,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     bool again = true;
     ats_observe_pass(stream, cgraph);
     ats_meter_judge(stream);
+    ats_follow(stream);
     while (again) {
         const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
         again = false;
