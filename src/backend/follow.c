@@ -6,6 +6,7 @@
 #include "plan/headroom.h"
 
 static const double INTERVAL_US = 5e5;
+static const double MOST_LATE_US = 1e7;
 
 static size_t budget_now(struct ats_device *device)
 {
@@ -55,7 +56,13 @@ void ats_follow(struct ats_stream *stream)
         now_us < device->followed_until_us) {
         return;
     }
-    pthread_rwlock_wrlock(&device->lock);
+    /* another context may be in a long pass; it is worth waiting for only now and then */
+    if (pthread_rwlock_trywrlock(&device->lock) != 0) {
+        if (now_us < device->followed_until_us + MOST_LATE_US) {
+            return;
+        }
+        pthread_rwlock_wrlock(&device->lock);
+    }
     if (device->budget_known && device->vram_used > 0) {
         follow(stream, now_us);
     }
