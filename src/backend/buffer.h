@@ -40,6 +40,8 @@ struct ats_record {
     /* a weight, as of its placement. ggml sets the usage of a buffer without a lock, so it is
      * read only by graphs that use the buffer. */
     bool is_weight;
+    ats_side_set displaced; /* 0, or where it is at home when others need no VRAM (follow.h) */
+    bool stuck;             /* it could not be copied out of VRAM when that was needed */
     bool sliced; /* of its experts, single ones are to be in VRAM (experts.h), not the whole */
     struct ats_vram_block *block; /* VRAM that it occupies, or NULL */
     struct ggml_tensor accel;     /* its stand-in in VRAM, if block is not NULL */

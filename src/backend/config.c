@@ -121,6 +121,22 @@ static bool read_profile(const char *text, struct ats_config *config, struct ats
                     text);
 }
 
+static bool read_adapt(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    struct ats_error reason = {{0}};
+    if (text == NULL || strcmp(text, "auto") == 0) {
+        return true;
+    }
+    if (strcmp(text, "off") == 0) {
+        config->adapt = ATS_ADAPT_OFF;
+        return true;
+    }
+    config->adapt = ATS_ADAPT_RANDOM;
+    return (strncmp(text, "random:", 7) == 0 &&
+            ats_parse_u64(text + 7, UINT64_MAX, &config->adapt_seed, &reason)) ||
+           ats_fail(err, "ATS_ADAPT=%.200s is none of auto, off, random:SEED", text);
+}
+
 static bool read_trace(struct ats_config *config, struct ats_error *err)
 {
     const char *memory = value_of("ATS_TRACE_MEMORY");
@@ -183,5 +199,6 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     }
     const char *transfer = value_of("ATS_TRANSFER");
     return (transfer == NULL || read_transfer(transfer, config, err)) &&
-           read_profile(value_of("ATS_PROFILE"), config, err) && read_trace(config, err);
+           read_profile(value_of("ATS_PROFILE"), config, err) &&
+           read_adapt(value_of("ATS_ADAPT"), config, err) && read_trace(config, err);
 }

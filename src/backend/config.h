@@ -23,6 +23,13 @@ enum ats_experts_kind {
     ATS_EXPERTS_SLICES, /* some experts of layers that do not fit, which follow the text */
 };
 
+/* Whether graphs are planned anew for how fast the machine is now. */
+enum ats_adapt_kind {
+    ATS_ADAPT_AUTO,
+    ATS_ADAPT_OFF,
+    ATS_ADAPT_RANDOM, /* by drifts drawn at random: for tests */
+};
+
 struct ats_config {
     const char *accel;    /* ATS_ACCEL: comma-separated device names; NULL: all */
     bool has_budget;      /* ATS_VRAM was given */
@@ -32,8 +39,10 @@ struct ats_config {
     struct ats_promotion promotion;  /* ATS_PROMOTE; link and sizes are filled in per graph */
     enum ats_transfer_kind transfer; /* ATS_TRANSFER */
     enum ats_experts_kind experts;   /* ATS_EXPERTS */
-    bool use_profile;                /* ATS_PROFILE is not "off" */
-    const char *profile;             /* its file; NULL: the machine's own */
+    enum ats_adapt_kind adapt;       /* ATS_ADAPT */
+    uint64_t adapt_seed;
+    bool use_profile;     /* ATS_PROFILE is not "off" */
+    const char *profile;  /* its file; NULL: the machine's own */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
     const char *trace;    /* ATS_TRACE: file for a recording; NULL: none */
     size_t trace_memory;  /* ATS_TRACE_MEMORY: bytes for it */

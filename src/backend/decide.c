@@ -15,22 +15,6 @@
 
 /* ---- rates ---- */
 
-/* The emulated accelerator in exact mode takes no times that mean anything. */
-static bool takes_real_time(ggml_backend_dev_t accel)
-{
-    char *(*describe)(ggml_backend_dev_t) = NULL;
-    void *address =
-        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(accel), "ats_emu_describe");
-    if (address == NULL) {
-        return true;
-    }
-    memcpy(&describe, &address, sizeof(describe));
-    char *text = describe(accel);
-    const bool is_timed = text != NULL && strstr(text, "\"timed\"") != NULL;
-    free(text);
-    return is_timed;
-}
-
 /* Whether the graph brings weights of layers: a model is being loaded, not a cache or an adapter
  * for one that is there. */
 static bool brings_layers(const struct ats_description *d)
@@ -73,8 +57,7 @@ static bool wants_rates(const struct ats_device *device)
     case ATS_RULE_TABLE:
         break;
     }
-    return device->config->use_profile &&
-           (device->config->profile != NULL || takes_real_time(device->accel));
+    return device->config->use_profile && (device->config->profile != NULL || device->keeps_time);
 }
 
 void ats_decide_rates(struct ats_stream *stream, const struct ats_description *description)

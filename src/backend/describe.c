@@ -100,12 +100,12 @@ static bool root_of(struct ats_device *device, struct ats_description *d,
 
 /* ---- operators ---- */
 
-static void estimate(const struct ats_device *device, const struct ggml_tensor *node,
+static void estimate(const struct ats_plan_rates *rates, const struct ggml_tensor *node,
                      struct ats_op *op)
 {
     const struct ats_op_shape shape = ats_node_shape(node);
     for (int side = 0; side < ATS_SIDES; side++) {
-        op->cost_us[side] = (float)ats_cost_op_us(&device->rates.side[side], &shape);
+        op->cost_us[side] = (float)ats_cost_op_us(&rates->side[side], &shape);
     }
 }
 
@@ -177,7 +177,7 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
         return ats_fail(err, "neither side of %s can compute the operator %s of tensor %s",
                         device->name, ggml_op_desc(node), node->name);
     }
-    estimate(device, node, op);
+    estimate(d->rates, node, op);
     for (uint32_t r = 0; r < op->n_reads; r++) {
         note_use(&d->locations[d->reads[op->first_read + r]], index, op->supported);
     }
@@ -205,8 +205,20 @@ static size_t count_tensors(const struct ggml_cgraph *cgraph)
     return n;
 }
 
-bool ats_describe(struct ats_device *device, const struct ggml_cgraph *cgraph,
-                  struct ats_description *out, struct ats_error *err)
+uint32_t ats_graph_tokens(const struct ggml_cgraph *cgraph)
+{
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        const struct ggml_tensor *node = cgraph->nodes[i];
+        if (node->op == GGML_OP_MUL_MAT && node->src[0]->op == GGML_OP_NONE) {
+            return (uint32_t)(node->ne[1] * node->ne[2] * node->ne[3]);
+        }
+    }
+    return 0;
+}
+
+bool ats_describe(struct ats_device *device, const struct ats_plan_rates *rates,
+                  const struct ggml_cgraph *cgraph, struct ats_description *out,
+                  struct ats_error *err)
 {
     const size_t n = count_tensors(cgraph) + 1;
     const size_t n_ops = (size_t)cgraph->n_nodes;
@@ -216,6 +228,7 @@ bool ats_describe(struct ats_device *device, const struct ggml_cgraph *cgraph,
         .roots = calloc(n, sizeof(*out->roots)),
         .locations = calloc(n, sizeof(*out->locations)),
         .entries = calloc(n, sizeof(*out->entries)),
+        .rates = rates,
     };
     if (out->ops == NULL || out->reads == NULL || out->roots == NULL || out->locations == NULL ||
         out->entries == NULL) {

@@ -50,13 +50,20 @@ struct ats_description {
     struct ats_tensor_entry *table; /* the hash over entries */
     size_t n_entries;
     size_t n_reads;
+    const struct ats_plan_rates *rates; /* borrowed */
     size_t piece; /* promoted weights are copied in pieces of this size; 0: each at once */
 };
 
-/* Describes `cgraph`. Needs the device's write lock, because it may make records.
- * Fails on memory, or on tensors that are in no memory of this device or the host. */
-bool ats_describe(struct ats_device *device, const struct ggml_cgraph *cgraph,
-                  struct ats_description *out, struct ats_error *err);
+/* Describes `cgraph`, with what its operators take at these rates. Needs the device's write lock,
+ * because it may make records. Fails on memory, or on tensors that are in no memory of this device
+ * or the host. */
+bool ats_describe(struct ats_device *device, const struct ats_plan_rates *rates,
+                  const struct ggml_cgraph *cgraph, struct ats_description *out,
+                  struct ats_error *err);
+
+/* Tokens of a graph: rows of the first product with a weight, which in llama.cpp's graphs is one
+ * of the first operators and computes all tokens of the batch; 0 if there is none. */
+uint32_t ats_graph_tokens(const struct ggml_cgraph *cgraph);
 
 /* Fills in what depends on where records live: the homes of the roots. */
 void ats_describe_homes(struct ats_description *description);

@@ -49,6 +49,7 @@ void ats_device_settle_budget(struct ats_device *device)
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     ggml_backend_dev_memory(device->accel, &free_bytes, &total_bytes);
+    device->vram_before = free_bytes;
     /* Drivers page when VRAM runs full and speed collapses, so a part is left alone; a
      * sixteenth until it is measured. */
     const size_t margin = total_bytes / 16;
@@ -65,6 +66,7 @@ void ats_device_settle_budget(struct ats_device *device)
                      ggml_backend_dev_name(device->accel),
                      ats_format_bytes(most, text[1], sizeof(text[1])));
     }
+    device->vram_wanted = device->vram_budget;
 }
 
 /* ---- ggml's device interface ---- */
@@ -212,6 +214,22 @@ static const struct ggml_backend_device_i device_interface = {
 
 /* ---- finding accelerators ---- */
 
+/* The emulated accelerator in exact mode takes no times that mean anything. */
+static bool takes_real_time(ggml_backend_dev_t accel)
+{
+    char *(*describe)(ggml_backend_dev_t) = NULL;
+    void *address =
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(accel), "ats_emu_describe");
+    if (address == NULL) {
+        return true;
+    }
+    memcpy(&describe, &address, sizeof(describe));
+    char *text = describe(accel);
+    const bool is_timed = text != NULL && strstr(text, "\"timed\"") != NULL;
+    free(text);
+    return is_timed;
+}
+
 static struct ats_device *create(const struct ats_config *config, ggml_backend_reg_t reg,
                                  ggml_backend_dev_t accel, ggml_backend_dev_t cpu)
 {
@@ -222,6 +240,7 @@ static struct ats_device *create(const struct ats_config *config, ggml_backend_r
     device->ggml =
         (struct ggml_backend_device){.iface = device_interface, .reg = reg, .context = device};
     device->config = config;
+    device->keeps_time = takes_real_time(accel);
     device->rates = ats_plan_rates_assumed;
     device->accel = accel;
     device->cpu = cpu;

@@ -57,7 +57,8 @@ struct ats_device {
     ggml_backend_dev_t accel;
     ggml_backend_dev_t cpu;
     ggml_backend_buffer_type_t accel_buffer_type;
-    size_t n_peers; /* ATS devices in this process, among which host memory is shared */
+    bool keeps_time; /* what the accelerator takes means something: not so in exact emulation */
+    size_t n_peers;  /* ATS devices in this process, among which host memory is shared */
     struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
     struct ats_profile *profile; /* that they are from, or NULL: they are assumed */
     int profile_tries;           /* to get it */
@@ -70,11 +71,14 @@ struct ats_device {
     size_t vram_budget;         /* bytes that may be taken from the accelerator */
     size_t vram_used;           /* bytes taken: weights, state, compute memory */
     bool budget_known;
-    atomic_bool accel_lost; /* see loss.h */
-    bool told_no_staging;   /* the log has that there is no room for staging memory */
-    bool told_no_slices;    /* the log has that the rule allows no experts by slice */
-    bool told_pageable;     /* the log has that weights cannot be pinned */
-    bool told_cpu_only;     /* the log has the reason why the accelerator is not used */
+    size_t vram_wanted; /* the budget at the start; others may have made it smaller (follow.h) */
+    size_t vram_before; /* bytes that the accelerator said were free then */
+    _Atomic double followed_until_us; /* when to look next what is free */
+    atomic_bool accel_lost;           /* see loss.h */
+    bool told_no_staging;             /* the log has that there is no room for staging memory */
+    bool told_no_slices;              /* the log has that the rule allows no experts by slice */
+    bool told_pageable;               /* the log has that weights cannot be pinned */
+    bool told_cpu_only;               /* the log has the reason why the accelerator is not used */
     /* counts changes of weights after they were loaded: copies of older bytes are void */
     atomic_ullong weights_generation;
     atomic_ullong epoch; /* counts moves out of VRAM; a graph plan of an older epoch is void */

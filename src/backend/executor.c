@@ -19,6 +19,7 @@ static void wait_for_accel(struct ats_stream *stream)
     if (stream->in_flight) {
         ggml_backend_synchronize(stream->accel);
         stream->in_flight = false;
+        ats_meter_idle(stream);
     }
 }
 
@@ -29,6 +30,7 @@ static void start_copy(struct ats_stream *stream, const struct ats_transfer *tra
 {
     struct ats_device *device = stream->device;
     char *host = transfer->buffer->base + transfer->begin + offset;
+    ats_meter_copy(stream, bytes);
     if (side == ATS_ACCEL) {
         /* const in effect: the tensor only carries the address */
         struct ggml_tensor accel = transfer->accel;
@@ -147,6 +149,7 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     struct ggml_cgraph graph = split->graph;
     if (split->side == ATS_ACCEL) {
         stream->in_flight = true;
+        ats_meter_given(stream, split->profile_us[ATS_ACCEL]);
         return ggml_backend_graph_compute_async(stream->accel, &graph);
     }
     /* copies to this split must have arrived; and memory that the accelerator still
@@ -156,7 +159,10 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
         /* ids that did not arrive would be indices out of range */
         return GGML_STATUS_FAILED;
     }
-    return ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
+    const double since_us = ats_meter_now_us();
+    const enum ggml_status status = ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
+    ats_meter_cpu(stream, since_us, split->profile_us[ATS_HOST]);
+    return status;
 }
 
 static bool leave_final_state(struct ats_device *device, const struct ats_graph_plan *plan)
@@ -191,6 +197,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         return GGML_STATUS_FAILED; /* nothing has run, so nothing has a new state */
     }
     enum ggml_status status = GGML_STATUS_SUCCESS;
+    ats_meter_begin(stream, plan);
     ats_experts_refresh(stream);
     ats_promotions_begin(stream, plan);
     for (size_t i = 0; i < plan->n_splits && status == GGML_STATUS_SUCCESS; i++) {
@@ -213,6 +220,7 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
     if (status == GGML_STATUS_FAILED && err->text[0] == '\0') {
         ats_fail(err, "a backend could not compute its part of the graph");
     }
+    ats_meter_end(stream, status == GGML_STATUS_SUCCESS);
     ats_promotions_keep(stream, plan, status == GGML_STATUS_SUCCESS);
     /* a pass that a program broke off leaves slots as they are */
     ats_experts_keep(stream, status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ABORTED);

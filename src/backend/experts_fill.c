@@ -58,7 +58,7 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
     const size_t bytes = store->slots.part_bytes[part];
     const struct ggml_tensor *slots = &store->in_vram[part];
     fill->store = store;
-    fill->widest_gap = ats_expert_widest_gap(bytes, &stream->device->rates.costs);
+    fill->widest_gap = ats_expert_widest_gap(bytes, &stream->rates.costs);
     fill->part = part;
     fill->expert_bytes = bytes;
     fill->place = rows(bytes, store->slots.n_experts, accel->buffer, accel->data);

@@ -28,11 +28,12 @@ struct ats_expert_run {
     struct ats_expert_store *store; /* borrowed: the plan is void before it goes */
     const struct ggml_tensor *ids;  /* of llama.cpp's graph: their host memory is read */
     uint32_t n_used;
-    size_t column_bytes;       /* of the result */
-    const char *host_result;   /* its host memory */
-    struct ggml_tensor result; /* its place in VRAM */
-    struct ggml_tensor packed; /* the exchange area's results */
-    struct ggml_tensor lists;  /* the exchange area's lists */
+    float profile_us[ATS_SIDES]; /* that all columns take on a side, by the profile */
+    size_t column_bytes;         /* of the result */
+    const char *host_result;     /* its host memory */
+    struct ggml_tensor result;   /* its place in VRAM */
+    struct ggml_tensor packed;   /* the exchange area's results */
+    struct ggml_tensor lists;    /* the exchange area's lists */
     size_t list_stride;
     struct ats_expert_graph *by_columns[ATS_SIDES]; /* n_used of each; that of n columns at n - 1 */
     struct ats_expert_graph order;

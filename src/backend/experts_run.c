@@ -40,6 +40,11 @@ static void send_lists(struct ats_stream *stream, struct ats_expert_run *run,
     stream->device->counters.copied_to_accel_bytes += bytes;
 }
 
+static double share_of(const struct ats_expert_run *run, uint32_t n_columns)
+{
+    return (double)n_columns / run->n_used;
+}
+
 static enum ggml_status compute_hits(struct ats_stream *stream, struct ats_expert_run *run,
                                      const int32_t *experts,
                                      const struct ats_expert_columns *columns)
@@ -51,6 +56,7 @@ static enum ggml_status compute_hits(struct ats_stream *stream, struct ats_exper
     }
     send_lists(stream, run, experts, columns);
     stream->in_flight = true;
+    ats_meter_given(stream, run->profile_us[ATS_ACCEL] * share_of(run, columns->n_hits));
     return ggml_backend_graph_compute_async(stream->accel,
                                             &run->by_columns[ATS_ACCEL][columns->n_hits - 1].graph);
 }
@@ -63,12 +69,15 @@ static enum ggml_status compute_misses(struct ats_stream *stream, struct ats_exp
     for (uint32_t i = 0; i < columns->n_misses; i++) {
         run->host_ids[i] = experts[columns->miss[i]];
     }
+    const double since_us = ats_meter_now_us();
     const enum ggml_status status = ggml_backend_graph_compute_async(
         stream->cpu.backend, &run->by_columns[ATS_HOST][columns->n_misses - 1].graph);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
+    ats_meter_cpu(stream, since_us, run->profile_us[ATS_HOST] * share_of(run, columns->n_misses));
     const size_t bytes = columns->n_misses * run->column_bytes;
+    ats_meter_copy(stream, bytes);
     ggml_backend_tensor_set_async(stream->accel, columns->n_hits == 0 ? &run->result : &run->packed,
                                   run->host_result, columns->n_hits * run->column_bytes, bytes);
     stream->device->counters.copied_to_accel_bytes += bytes;
@@ -85,6 +94,7 @@ enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_ru
         /* the ids and the input have arrived, and the layer's slots have no reader left */
         ggml_backend_synchronize(stream->accel);
         stream->in_flight = false;
+        ats_meter_idle(stream);
     }
     if ((stream->reports_errors && ats_accel_failed(stream->accel, err)) ||
         !read_ids(run, experts, err)) {

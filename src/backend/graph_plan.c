@@ -148,6 +148,8 @@ static bool fill_regions(struct builder *b)
                                  run, b->err)) {
             return false;
         }
+        run->profile_us[ATS_HOST] = plan->splits[s].profile_us[ATS_HOST];
+        run->profile_us[ATS_ACCEL] = plan->splits[s].profile_us[ATS_ACCEL];
         plan->splits[s].experts = run;
     }
     return true;
@@ -236,6 +238,9 @@ static bool fill_promotions(struct builder *b)
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
     plan->piece = b->description.piece;
+    for (size_t i = 0; plan->piece != 0 && i < plan->n_promotions; i++) {
+        plan->crossing_bytes += plan->promotions[i].record->bytes;
+    }
     for (size_t i = 0; i < plan->n_promotions; i++) {
         plan->has_fills = plan->has_fills || plan->promotions[i].fill != NULL;
     }
@@ -253,6 +258,19 @@ static bool computes(const struct builder *b, const struct ats_split *split)
         }
     }
     return false;
+}
+
+/* What the split takes by the profile, without the drift that it is planned by. */
+static void note_profile(const struct builder *b, const struct ats_split *split,
+                         struct ats_plan_split *out)
+{
+    const struct ats_drift *drift = &b->stream->meter.watch.planned;
+    for (uint32_t i = 0; i < split->n_ops; i++) {
+        const struct ats_op *op = &b->description.ops[split->first_op + i];
+        for (int side = 0; side < ATS_SIDES && op->write != ATS_NO_ROOT; side++) {
+            out->profile_us[side] += op->cost_us[side] / (float)drift->side[side];
+        }
+    }
 }
 
 static bool fill_splits(struct builder *b)
@@ -279,6 +297,7 @@ static bool fill_splits(struct builder *b)
             .first_promotion = split->first_promotion,
             .n_promotions = split->n_promotions,
         };
+        note_profile(b, split, &plan->splits[s]);
     }
     return true;
 }
@@ -386,7 +405,7 @@ static bool decide(struct builder *b, bool without_accel)
     if (use_accel && !b->without_promotion && !ats_promotion_choose(b->stream, &b->description)) {
         return ats_fail(b->err, "out of memory");
     }
-    if (!ats_choose_sides(&b->description.graph, &device->config->rule, &device->rates.costs,
+    if (!ats_choose_sides(&b->description.graph, &device->config->rule, &b->stream->rates.costs,
                           b->stream->n_built, b->sides)) {
         return ats_fail(b->err, "out of memory");
     }
@@ -417,8 +436,11 @@ static bool settle(struct builder *b)
         const uint64_t epoch = b->device->epoch;
         free(b->regions);
         b->regions = NULL;
-        const bool ok = ats_describe(b->device, b->cgraph, &b->description, b->err) &&
-                        find_experts(b) && decide(b, without_accel);
+        b->stream->rates =
+            ats_plan_rates_drifted(&b->device->rates, &b->stream->meter.watch.planned);
+        const bool ok =
+            ats_describe(b->device, &b->stream->rates, b->cgraph, &b->description, b->err) &&
+            find_experts(b) && decide(b, without_accel);
         /* weights that were moved to make room have new homes, or rates are new: decide again */
         settled = ok && b->device->epoch == epoch;
         if (!ok && without_accel) {
@@ -494,6 +516,8 @@ static struct ats_graph_plan *build_plan(struct ats_stream *stream,
     const bool ok = build(&b);
     b.plan->uid = cgraph->uid;
     b.plan->epoch = stream->device->epoch;
+    b.plan->n_rates = stream->n_rates;
+    b.plan->n_tokens = ats_graph_tokens(cgraph);
     pthread_rwlock_unlock(&stream->device->lock);
     ats_schedule_free(&b.schedule);
     ats_description_free(&b.description);
@@ -531,13 +555,19 @@ struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
     }
     struct ats_graph_plan *plan = stream->plans[i];
     const bool valid = plan != NULL && cgraph->uid != 0 && plan->uid == cgraph->uid &&
-                       plan->epoch == stream->device->epoch;
+                       plan->epoch == stream->device->epoch && plan->n_rates == stream->n_rates;
     if (!valid) {
         /* the accelerator may still run the plan that goes, and use the memory of both */
         ggml_backend_synchronize(&stream->ggml);
+        const bool by_new_rates = plan != NULL && plan->n_rates != stream->n_rates;
+        const double since_us = ats_meter_now_us();
         plan = build_plan(stream, cgraph, err);
         if (plan == NULL) {
             return NULL;
+        }
+        if (by_new_rates) {
+            stream->device->counters.replan_ns +=
+                (unsigned long long)(1e3 * (ats_meter_now_us() - since_us));
         }
         ats_graph_plan_free(stream->plans[i]);
         stream->plans[i] = plan;

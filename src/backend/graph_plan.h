@@ -35,6 +35,7 @@ struct ats_plan_split {
     size_t first_promotion; /* must have arrived when the split begins */
     size_t n_promotions;
     struct ats_expert_run *experts; /* both sides compute it (experts_run.h); or NULL */
+    float profile_us[ATS_SIDES];    /* that its operators take by the profile */
     ggml_backend_event_t done;      /* recorded behind the split, if a copy waits for it; or NULL */
 };
 
@@ -52,6 +53,8 @@ struct ats_plan_record {
 struct ats_graph_plan {
     uint64_t uid;
     uint64_t epoch;
+    uint64_t n_rates; /* of the stream, when it was made */
+    uint32_t n_tokens;
     struct ggml_tensor **host_nodes; /* llama.cpp's own tensors */
     struct ats_stand_ins stand_ins;
     struct ats_external *externals;
@@ -60,9 +63,10 @@ struct ats_graph_plan {
     size_t n_copies;
     struct ats_promotion_step *promotions; /* in the order of their first use */
     size_t n_promotions;
-    size_t piece;   /* of which they are copied, or 0: each at once */
-    bool has_fills; /* of some, a part is in slots (experts_fill.h) */
-    uint64_t held;  /* names the promotions if they stay in staging memory; 0: they pass through */
+    size_t piece;          /* of which they are copied, or 0: each at once */
+    size_t crossing_bytes; /* of promotions in pieces: beside the CPU */
+    bool has_fills;        /* of some, a part is in slots (experts_fill.h) */
+    uint64_t held; /* names the promotions if they stay in staging memory; 0: they pass through */
     struct ats_expert_run *regions;
     size_t n_regions;
     struct ats_plan_split *splits;

@@ -471,19 +471,6 @@ void ats_observe_staging(struct ats_stream *stream, bool there)
     add_of_stream(s, &record);
 }
 
-/* Tokens of a graph: rows of the first product with a weight, which in llama.cpp's graphs is one
- * of the first operators and computes all tokens of the batch. */
-static uint32_t tokens_of(const struct ggml_cgraph *cgraph)
-{
-    for (int i = 0; i < cgraph->n_nodes; i++) {
-        const struct ggml_tensor *node = cgraph->nodes[i];
-        if (node->op == GGML_OP_MUL_MAT && node->src[0]->op == GGML_OP_NONE) {
-            return (uint32_t)(node->ne[1] * node->ne[2] * node->ne[3]);
-        }
-    }
-    return 0;
-}
-
 void ats_observe_pass(struct ats_stream *stream, const struct ggml_cgraph *cgraph)
 {
     struct ats_observed_stream *s = stream->observed;
@@ -493,7 +480,7 @@ void ats_observe_pass(struct ats_stream *stream, const struct ggml_cgraph *cgrap
     s->pass++;
     s->in_pass = true;
     s->split = ATS_TRACE_NO_SPLIT;
-    s->n_tokens = tokens_of(cgraph);
+    s->n_tokens = ats_graph_tokens(cgraph);
     s->n_built = stream->n_built;
     s->pass_begin_ns = ats_trace_now_ns();
     current = find(stream->accel);

@@ -273,6 +273,7 @@ static bool settle_places(struct ats_device *device, struct ats_unplaced *batch,
         }
         char text[32];
         device->vram_budget = device->vram_used + t->failed_bytes / 2;
+        device->vram_wanted = device->vram_budget;
         give_back(t);
         drop_decision(batch);
         ats_log_warn("%s: %s; placed by the rule with a VRAM budget of %s\n", device->name,

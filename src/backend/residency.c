@@ -2,6 +2,7 @@
 
 #include "backend/stream.h"
 #include "base/parse.h"
+#include "plan/headroom.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -267,25 +268,91 @@ static bool demote(struct ats_record *record, ggml_backend_t accel, struct ats_e
  * Returns how many records moved. */
 static size_t demote_block(struct ats_record *first, ggml_backend_t accel, struct ats_error *err)
 {
+    struct ats_device *device = first->buffer->device;
     const struct ats_vram_block *block = first->block;
     size_t left = block->n_records;
     size_t moved = 0;
-    struct ats_buffer *buffer = first->buffer->device->buffers;
-    for (; buffer != NULL && left > 0; buffer = buffer->next) {
+    for (struct ats_buffer *buffer = device->buffers; buffer != NULL && left > 0;
+         buffer = buffer->next) {
         for (size_t i = 0; i < buffer->n_records && left > 0; i++) {
-            if (buffer->records[i]->block == block) {
-                moved += demote(buffer->records[i], accel, err);
+            struct ats_record *record = buffer->records[i];
+            if (record->block == block) {
                 left--;
+                const ats_side_set home = record->home;
+                if (demote(record, accel, err)) {
+                    record->displaced = home;
+                    moved++;
+                }
             }
         }
     }
     return moved;
 }
 
+static bool has_room(const struct ats_device *device, size_t bytes)
+{
+    return bytes <= device->vram_budget && device->vram_used <= device->vram_budget - bytes;
+}
+
+/* Of the weights in VRAM, the one that leaves first; of those that have left, the one that comes
+ * back first. NULL: none. */
+static struct ats_record *find_next(const struct ats_device *device, bool displaced)
+{
+    struct ats_record *found = NULL;
+    for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
+        for (size_t i = 0; i < buffer->n_records; i++) {
+            struct ats_record *record = buffer->records[i];
+            if (displaced ? record->displaced == 0
+                          : record->block == NULL || !record->is_weight || record->stuck) {
+                continue;
+            }
+            const int order =
+                found == NULL ? 0 : ats_leaves_before(record->as_made.name, found->as_made.name);
+            if (found == NULL || (displaced ? order > 0 : order < 0)) {
+                found = record;
+            }
+        }
+    }
+    return found;
+}
+
+static size_t demote_until(struct ats_device *device, size_t bytes, ggml_backend_t accel,
+                           struct ats_error *err)
+{
+    size_t moved = 0;
+    while (!has_room(device, bytes)) {
+        struct ats_record *record = find_next(device, false);
+        if (record == NULL) {
+            break;
+        }
+        moved += demote_block(record, accel, err);
+        record->stuck = record->block != NULL; /* it could not be copied: not asked again */
+    }
+    return moved;
+}
+
+/* Gives back what streams have in VRAM beside weights: experts in slots are in host memory too, and
+ * weights that pass through can stay where they are; that of the stream which asks is part of what
+ * it plans. */
+static void release_streams(struct ats_device *device, size_t bytes,
+                            const struct ggml_backend *asks)
+{
+    for (struct ats_stream *s = device->streams; s != NULL; s = s->next) {
+        if (s->experts.exchange != NULL && !has_room(device, bytes)) {
+            ats_experts_release(s);
+            device->epoch++;
+        }
+        if (s->accel != asks && s->staging.buffer != NULL && !has_room(device, bytes)) {
+            ats_staging_release(s);
+            device->epoch++;
+        }
+    }
+}
+
 bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
                              struct ats_error *err)
 {
-    if (bytes <= ats_device_vram_left(device)) {
+    if (has_room(device, bytes)) {
         return true;
     }
     char text[32];
@@ -297,37 +364,101 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
                         device->name, text);
     }
     ats_device_drain(device);
-    /* weights that pass through can stay where they are, compute memory cannot; that of the
-     * stream which asks is part of what it plans. Experts in slots are in host memory too. */
-    for (struct ats_stream *s = device->streams; s != NULL; s = s->next) {
-        if (s->experts.exchange != NULL && bytes > ats_device_vram_left(device)) {
-            ats_experts_release(s);
-            device->epoch++;
-        }
-        if (s->accel != accel && s->staging.buffer != NULL &&
-            bytes > ats_device_vram_left(device)) {
-            ats_staging_release(s);
-            device->epoch++;
-        }
-    }
-    size_t moved = 0;
-    for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
-        for (size_t i = 0; i < buffer->n_records; i++) {
-            if (bytes <= ats_device_vram_left(device)) {
-                break;
-            }
-            if (buffer->records[i]->block != NULL && buffer->records[i]->is_weight) {
-                moved += demote_block(buffer->records[i], accel, err);
-            }
-        }
-    }
+    release_streams(device, bytes, accel);
+    const size_t moved = demote_until(device, bytes, accel, err);
     if (moved > 0) {
         device->epoch++;
-        ats_log_info("%s: moved %zu weights to host memory, to make room for %s of compute "
-                     "memory\n",
-                     device->name, moved, text);
+        ats_log_info("%s: moved %zu weights to host memory, to make room for %s\n", device->name,
+                     moved, bytes > 0 ? text : "others");
     }
-    return bytes <= ats_device_vram_left(device) ||
-           ats_fail(err, "%s has no room for %s of compute memory within its VRAM budget",
-                    device->name, text);
+    return has_room(device, bytes) || ats_fail(err, "%s has no room for %s within its VRAM budget",
+                                               device->name, bytes > 0 ? text : "what it uses");
+}
+
+/* ---- coming back ---- */
+
+/* The records that leave together with `first` and have left. NULL: out of memory. */
+static struct ats_record **list_group(const struct ats_device *device,
+                                      const struct ats_record *first, size_t *n)
+{
+    struct ats_record **group = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        *n = 0;
+        for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
+            for (size_t i = 0; i < buffer->n_records; i++) {
+                struct ats_record *record = buffer->records[i];
+                if (record->displaced != 0 &&
+                    ats_leaves_before(record->as_made.name, first->as_made.name) == 0) {
+                    if (group != NULL) {
+                        group[*n] = record;
+                    }
+                    ++*n;
+                }
+            }
+        }
+        group = pass == 0 ? calloc(*n, sizeof(struct ats_record *)) : group;
+        if (group == NULL) {
+            break;
+        }
+    }
+    return group;
+}
+
+static bool bring_group(struct ats_record **group, size_t n, ggml_backend_t accel,
+                        struct ats_error *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (!ats_record_bring(group[i], ATS_ACCEL, accel, err)) {
+            return false;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        group[i]->home = group[i]->displaced;
+        group[i]->displaced = 0;
+        if (group[i]->home == ATS_ON(ATS_ACCEL)) {
+            ats_record_drop_host(group[i]);
+        }
+    }
+    return true;
+}
+
+static size_t bring_back(struct ats_device *device, struct ats_record **group, size_t n,
+                         ggml_backend_t accel)
+{
+    size_t vram = 0;
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        vram += ats_vram_bytes(device, &group[i]->as_made);
+        bytes += group[i]->bytes;
+    }
+    struct ats_error err = {{0}};
+    if (!has_room(device, vram)) {
+        return 0;
+    }
+    ats_device_drain(device);
+    if (!ats_vram_take(device, group, n, &err)) {
+        return 0; /* it is tried again */
+    }
+    device->epoch++;
+    if (!bring_group(group, n, accel, &err)) {
+        for (size_t i = 0; i < n; i++) {
+            ats_vram_release(group[i]);
+        }
+        ats_log_warn("%s: weights stay in host memory: %s\n", device->name, err.text);
+        return bytes;
+    }
+    char text[32];
+    ats_log_info("%s: %s of weights came back to VRAM\n", device->name,
+                 ats_format_bytes(bytes, text, sizeof(text)));
+    return bytes;
+}
+
+size_t ats_residency_bring_back(struct ats_device *device, ggml_backend_t accel)
+{
+    const struct ats_record *first = find_next(device, true);
+    size_t n = 0;
+    struct ats_record **group = first != NULL ? list_group(device, first, &n) : NULL;
+    const size_t bytes = group != NULL ? bring_back(device, group, n, accel) : 0;
+    free(group);
+    return bytes;
 }

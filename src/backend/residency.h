@@ -40,11 +40,16 @@ bool ats_record_bring(struct ats_record *record, enum ats_side side, ggml_backen
  * the memory is the buffer's own. */
 void ats_record_drop_host(struct ats_record *record);
 
-/* Moves weights out of VRAM, block by block, until `bytes` of the budget are free. Makes all graph
+/* Moves weights out of VRAM, block by block in the order of plan/headroom.h, until `bytes` of the
+ * budget are free; with 0, until no more is used than the budget. Makes all graph
  * plans void if it moved any. `accel` makes the copies; a weight that cannot be copied stays where
  * it is. */
 bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
                              struct ats_error *err);
+
+/* Brings the group of weights back to VRAM that left last, if the budget has room for it. Returns
+ * the bytes copied. Makes all graph plans void then. */
+size_t ats_residency_bring_back(struct ats_device *device, ggml_backend_t accel);
 
 /* Waits until no backend instance of the device has work in flight. */
 void ats_device_drain(struct ats_device *device);

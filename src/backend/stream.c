@@ -1,6 +1,7 @@
 #include "backend/stream.h"
 
 #include "backend/executor.h"
+#include "backend/follow.h"
 #include "backend/live.h"
 #include "backend/loss.h"
 #include "backend/observe.h"
@@ -64,6 +65,7 @@ static void stream_synchronize(ggml_backend_t backend)
     pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_synchronize(stream->accel);
     stream->in_flight = false;
+    ats_meter_idle(stream);
     const bool failed = stream->reports_errors && ats_accel_failed(stream->accel, &err);
     pthread_rwlock_unlock(&stream->device->lock);
     ats_live_idle(stream);
@@ -132,6 +134,8 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     bool again = true;
     ats_live_pass(stream);
     ats_observe_pass(stream, cgraph);
+    ats_meter_judge(stream);
+    ats_follow(stream);
     while (again) {
         const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
         again = false;
@@ -239,6 +243,7 @@ ggml_backend_t ats_stream_create(struct ats_device *device)
         return NULL;
     }
     ats_observe_stream(stream);
+    ats_meter_start(stream);
     bool (*take_error)(ggml_backend_t, char *, size_t);
     stream->reports_errors = ats_backend_proc(stream->accel, "ats_backend_take_error", &take_error);
     stream->ggml = (struct ggml_backend){

@@ -10,6 +10,7 @@
 #include "backend/cpu_side.h"
 #include "backend/device.h"
 #include "backend/experts.h"
+#include "backend/meter.h"
 #include "backend/transfer.h"
 
 struct ats_graph_plan;
@@ -40,6 +41,9 @@ struct ats_stream {
     ggml_abort_callback abort_callback;
     void *abort_data;
 
+    struct ats_meter meter;
+    struct ats_plan_rates rates; /* that its graphs are planned by: the device's, as they are now */
+    uint64_t n_rates;            /* counts them; a plan by others is void */
     struct ats_graph_plan *plans[ATS_PLAN_CACHE]; /* latest use first */
     uint64_t n_built;                             /* seeds random partitions */
 

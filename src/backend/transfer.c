@@ -338,6 +338,11 @@ bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
     for (size_t i = s->first_promotion; i < s->first_promotion + s->n_promotions; i++) {
         const struct ats_promotion_step *step = &plan->promotions[i];
         if (step->arrived != NULL) {
+            if (plan->piece != 0 && ats_meter_watches(stream)) {
+                const double since_us = ats_meter_now_us();
+                ggml_backend_event_synchronize(step->arrived);
+                ats_meter_stalled(stream, since_us);
+            }
             ggml_backend_event_wait(stream->accel, step->arrived);
         } else {
             copy_in(stream, plan, step, stream->accel);

@@ -102,11 +102,17 @@ void ats_emu_read_contents(struct ats_emu_device *device, const struct ggml_tens
 
 /* ---- experts ---- */
 
+/* Of batches of up to so many tokens a router's scores say what the process chose, so that it
+ * counts wherever they are sorted. */
+enum { MOST_SCORED_TOKENS = 32, MOST_SCORED_USED = 64 };
+
 struct layer {
     struct layer *next;
     uint64_t seed;
     uint64_t number;
     struct ats_routing routing;
+    int32_t chosen[MOST_SCORED_TOKENS * MOST_SCORED_USED]; /* n_used of each scored token */
+    int64_t n_scored; /* tokens of the latest batch; 0: none, or sorted already */
 };
 
 static pthread_mutex_t layers_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -157,14 +163,15 @@ static struct layer *find_layer(const struct ats_emu_profile *profile, uint64_t 
     layer->seed = profile->seed;
     layer->number = number;
     layer->routing = routing;
+    layer->n_scored = 0;
     return layer;
 }
 
-/* The N of "ffn_moe_argsort-N" or "ffn_moe_topk-N". */
-static bool layer_number(const struct ggml_tensor *node, uint64_t *number)
+/* The N of one of the names followed by N. */
+static bool number_of(const struct ggml_tensor *node, const char *const *names, size_t n_names,
+                      uint64_t *number)
 {
-    static const char *const names[] = {"ffn_moe_argsort-", "ffn_moe_topk-"};
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < n_names; i++) {
         const size_t length = strlen(names[i]);
         if (strncmp(node->name, names[i], length) == 0) {
             *number = strtoull(node->name + length, NULL, 10);
@@ -172,6 +179,21 @@ static bool layer_number(const struct ggml_tensor *node, uint64_t *number)
         }
     }
     return false;
+}
+
+static bool is_sorted_experts(const struct ggml_tensor *node, uint64_t *number)
+{
+    static const char *const names[] = {"ffn_moe_argsort-", "ffn_moe_topk-"};
+    return number_of(node, names, sizeof(names) / sizeof(names[0]), number);
+}
+
+/* A product that scores experts, and what is made of its result before it is sorted. */
+static bool is_scores(const struct ggml_tensor *node, uint64_t *number)
+{
+    static const char *const names[] = {"ffn_moe_logits-", "ffn_moe_logits_biased-",
+                                        "ffn_moe_probs-", "ffn_moe_probs_biased-"};
+    return node->type == GGML_TYPE_F32 && ggml_is_contiguous(node) &&
+           number_of(node, names, sizeof(names) / sizeof(names[0]), number);
 }
 
 /* How many of each sorted row count: the width of the view that follows. */
@@ -188,18 +210,75 @@ static int32_t view_width(const struct ggml_cgraph *graph, int index)
 }
 
 /* Row by row the experts of a token, and behind them all others in the order of their numbers. */
-static void write_tokens(struct ats_routing *routing, int32_t *rows, int64_t width, int64_t n_rows)
+static void write_tokens(struct layer *layer, int32_t *rows, int64_t width, int64_t n_rows)
 {
+    struct ats_routing *routing = &layer->routing;
+    const size_t n_used = (size_t)routing->n_used;
+    const bool scored = layer->n_scored == n_rows;
     for (int64_t i = 0; i < n_rows; i++) {
         int32_t *row = rows + i * width;
-        ats_routing_next(routing, row);
+        if (scored) {
+            memcpy(row, layer->chosen + (size_t)i * n_used, n_used * sizeof(*row));
+        } else {
+            ats_routing_next(routing, row);
+        }
+        bool taken[ATS_ROUTING_MAX_EXPERTS] = {false};
+        for (size_t k = 0; k < n_used; k++) {
+            taken[row[k]] = true;
+        }
         int64_t n = routing->n_used;
         for (int32_t e = 0; e < routing->n_experts && n < width; e++) {
-            if (routing->last_used[e] + 1 != routing->token) {
+            if (!taken[e]) {
                 row[n++] = e;
             }
         }
     }
+    layer->n_scored = 0;
+}
+
+/* The experts that the process chooses come first in the order of these numbers. */
+static void write_scores(const struct layer *layer, float *scores)
+{
+    static const float highest = 4;
+    static const float step = 0.0625F;
+    const int32_t n_experts = layer->routing.n_experts;
+    const int32_t n_used = layer->routing.n_used;
+    for (int64_t i = 0; i < layer->n_scored; i++) {
+        float *row = scores + i * n_experts;
+        for (int32_t e = 0; e < n_experts; e++) {
+            row[e] = -1;
+        }
+        for (int32_t k = 0; k < n_used; k++) {
+            row[layer->chosen[i * n_used + k]] = highest - step * (float)k;
+        }
+    }
+}
+
+static int64_t count_rows(const struct ggml_tensor *tensor)
+{
+    return tensor->ne[1] * tensor->ne[2] * tensor->ne[3];
+}
+
+/* The router's product draws the experts of its tokens; what follows has the same. */
+static void make_scores(struct ats_emu_device *device, const struct ggml_tensor *node,
+                        uint64_t number, float *out)
+{
+    const int64_t n_rows = count_rows(node);
+    if (n_rows > MOST_SCORED_TOKENS || node->ne[0] > ATS_ROUTING_MAX_EXPERTS) {
+        return;
+    }
+    pthread_mutex_lock(&layers_lock);
+    struct layer *layer = find_layer(&device->profile, number, (int32_t)node->ne[0], 0);
+    if (layer != NULL && node->op == GGML_OP_MUL_MAT && layer->routing.n_used <= MOST_SCORED_USED) {
+        for (int64_t i = 0; i < n_rows; i++) {
+            ats_routing_next(&layer->routing, layer->chosen + i * layer->routing.n_used);
+        }
+        layer->n_scored = n_rows;
+    }
+    if (layer != NULL && layer->n_scored == n_rows) {
+        write_scores(layer, out);
+    }
+    pthread_mutex_unlock(&layers_lock);
 }
 
 static void write_permutations(struct ats_emu_device *device, int32_t *rows, int64_t width,
@@ -214,11 +293,6 @@ static void write_permutations(struct ats_emu_device *device, int32_t *rows, int
     }
 }
 
-static int64_t count_rows(const struct ggml_tensor *tensor)
-{
-    return tensor->ne[1] * tensor->ne[2] * tensor->ne[3];
-}
-
 static void write_sorted(struct ats_emu_device *device, const struct ggml_cgraph *graph, int index,
                          int32_t *rows)
 {
@@ -228,12 +302,12 @@ static void write_sorted(struct ats_emu_device *device, const struct ggml_cgraph
     uint64_t number = 0;
     struct layer *layer = NULL;
     pthread_mutex_lock(&layers_lock);
-    if (n_values <= ATS_ROUTING_MAX_EXPERTS && layer_number(node, &number)) {
+    if (n_values <= ATS_ROUTING_MAX_EXPERTS && is_sorted_experts(node, &number)) {
         const int32_t n_used = whole ? view_width(graph, index) : (int32_t)node->ne[0];
         layer = find_layer(&device->profile, number, (int32_t)n_values, n_used);
     }
     if (layer != NULL) {
-        write_tokens(&layer->routing, rows, node->ne[0], count_rows(node));
+        write_tokens(layer, rows, node->ne[0], count_rows(node));
     }
     pthread_mutex_unlock(&layers_lock);
     if (layer == NULL) {
@@ -323,6 +397,14 @@ void ats_emu_make_contents(struct ats_emu_device *device, const struct ggml_cgra
     }
     if (!ats_emu_memory_owns(&device->memory, node->data)) {
         make_host_contents(device, node);
+        return;
+    }
+    uint64_t layer = 0;
+    if (is_scores(node, &layer)) {
+        float *scores = (float *)(void *)shadow_of(device, node);
+        if (scores != NULL) {
+            make_scores(device, node, layer, scores);
+        }
         return;
     }
     /* copies by the compute queue are copies: small ones are stored */

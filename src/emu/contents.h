@@ -11,7 +11,9 @@
  *   ffn_moe_topk-N, the names that llama.cpp gives them) follow cost/routing.h,
  *   one process per seed and layer for all devices of the program: the same
  *   tokens in the same order get the same experts wherever layers are placed.
- *   Rows of a batch are consecutive tokens. Other sorts give permutations.
+ *   Rows of a batch are consecutive tokens. Other sorts give permutations. Where the scores of up
+ *   to 32 tokens are computed here (nodes named ffn_moe_logits-N, ffn_moe_probs-N and the like)
+ *   and sorted on the CPU, they have an order that gives the same experts.
  *
  * Thread-safe; the routing processes have a lock of their own. */
 #ifndef ATS_EMU_CONTENTS_H

@@ -113,6 +113,10 @@ bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters)
  * emulated or memory is out. */
 char *ats_emu_describe(ggml_backend_dev_t dev);
 
+/* Other programs have so many bytes of the device's memory from now on; 0: none. False if `dev` is
+ * not emulated. From any thread. */
+bool ats_emu_occupy(ggml_backend_dev_t dev, size_t bytes);
+
 /* Whether `dev` or `backend` belongs to the emulator. */
 bool ats_emu_is_device(ggml_backend_dev_t dev);
 bool ats_emu_is_backend(ggml_backend_t backend);

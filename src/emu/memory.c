@@ -110,6 +110,13 @@ void ats_emu_memory_destroy(struct ats_emu_memory *memory)
     pthread_mutex_destroy(&memory->lock);
 }
 
+/* Under the lock. */
+static size_t available(const struct ats_emu_memory *memory)
+{
+    const size_t left = memory->size - memory->heap.used;
+    return left > memory->others ? left - memory->others : 0;
+}
+
 void *ats_emu_memory_alloc(struct ats_emu_memory *memory, size_t size, size_t alignment)
 {
     if (size == 0 || size > memory->size) {
@@ -119,6 +126,7 @@ void *ats_emu_memory_alloc(struct ats_emu_memory *memory, size_t size, size_t al
     size_t offset = 0;
     pthread_mutex_lock(&memory->lock);
     const bool fits =
+        size <= available(memory) &&
         ats_emu_heap_alloc(&memory->heap, round_up(size, memory->page_size), align, &offset);
     pthread_mutex_unlock(&memory->lock);
     return fits ? memory->device + offset : NULL;
@@ -139,9 +147,16 @@ void ats_emu_memory_free(struct ats_emu_memory *memory, void *address)
 size_t ats_emu_memory_available(struct ats_emu_memory *memory)
 {
     pthread_mutex_lock(&memory->lock);
-    const size_t available = memory->size - memory->heap.used;
+    const size_t bytes = available(memory);
     pthread_mutex_unlock(&memory->lock);
-    return available;
+    return bytes;
+}
+
+void ats_emu_memory_occupy(struct ats_emu_memory *memory, size_t bytes)
+{
+    pthread_mutex_lock(&memory->lock);
+    memory->others = bytes;
+    pthread_mutex_unlock(&memory->lock);
 }
 
 bool ats_emu_memory_owns(const struct ats_emu_memory *memory, const void *address)

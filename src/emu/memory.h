@@ -35,6 +35,7 @@ struct ats_emu_memory {
     size_t page_size; /* granularity of allocation: freeing drops whole pages */
     pthread_mutex_t lock;
     struct ats_emu_heap heap;
+    size_t others; /* bytes that other programs have; under the lock */
 };
 
 bool ats_emu_memory_init(struct ats_emu_memory *memory, size_t size, struct ats_error *err);
@@ -46,6 +47,9 @@ void *ats_emu_memory_alloc(struct ats_emu_memory *memory, size_t size, size_t al
 /* Frees what alloc returned. The caller has made sure that nothing uses it;
  * what uses it all the same reads poison, and does no harm to the process. */
 void ats_emu_memory_free(struct ats_emu_memory *memory, void *address);
+
+/* Other programs have so many bytes, which are neither free nor given out from now on. */
+void ats_emu_memory_occupy(struct ats_emu_memory *memory, size_t bytes);
 
 size_t ats_emu_memory_available(struct ats_emu_memory *memory);
 

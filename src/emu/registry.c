@@ -62,6 +62,7 @@ static void *registry_function(ggml_backend_reg_t reg, const char *name)
         {"ats_emu_inject", (void (*)(void))ats_emu_inject},
         {"ats_emu_counters", (void (*)(void))ats_emu_counters},
         {"ats_emu_describe", (void (*)(void))ats_emu_describe},
+        {"ats_emu_occupy", (void (*)(void))ats_emu_occupy},
     };
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
         if (strcmp(name, functions[i].name) == 0) {
@@ -84,6 +85,16 @@ ggml_backend_reg_t ats_emu_registry(void)
                   .get_proc_address = registry_function},
     };
     return &registry;
+}
+
+bool ats_emu_occupy(ggml_backend_dev_t dev, size_t bytes)
+{
+    if (!ats_emu_is_device(dev)) {
+        return false;
+    }
+    struct ats_emu_device *device = dev->context;
+    ats_emu_memory_occupy(&device->memory, bytes);
+    return true;
 }
 
 bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *err)

@@ -8,20 +8,23 @@
  * others. Drifts of single passes are noisy, so the median of the latest few counts, which one pass
  * in which the system did something else does not move. The link's is seen when the accelerator
  * waits for weights: what crossed in a pass, over what would have crossed at the profile's rate.
- * While nothing waits, a link that was slow is tried again from time to time, the longer apart the
- * more often it was in vain; at once if a side has become faster.
+ * A host whose cores are taken by others goes on late each time
+ * that the accelerator is done, which makes changes of side dearer. While nothing waits, a link
+ * that was slow is tried again from time to time, the longer apart the more often it was in vain;
+ * at once if a side has become faster.
  *
  * Graphs are planned anew when a drift deviates by 15 % from that of the plan in use, if that is
  * worth 2 % of a pass, at the earliest after five times the time of a pass (the published system's
- * threshold and interval). Turning back to what was just left makes the interval twice as long, so
- * that a load that comes and goes does not have plans made all the time; quiet times shorten it
- * again. A new plan under which passes take longer than under the old one, on the same machine, is
- * taken back.
+ * threshold and interval). A plan that lasts for less than 40 passes makes the interval twice as
+ * long, so that a load that comes and goes does not have plans made all the time; quiet times
+ * shorten it again. A new plan under which passes take longer than under the old one, on the same
+ * machine, is taken back.
  *
  * Thread-safety: no shared state; one struct may be used by one thread at a time. */
 #ifndef ATS_PLAN_WATCH_H
 #define ATS_PLAN_WATCH_H
 
+#include "base/rng.h"
 #include "plan/rates.h"
 #include "plan/side.h"
 
@@ -32,6 +35,7 @@
 struct ats_drift {
     double side[ATS_SIDES];
     double link;
+    double late_us; /* what the host takes longer to go on when the accelerator is done */
 };
 
 extern const struct ats_drift ats_no_drift;
@@ -41,9 +45,11 @@ struct ats_pass_times {
     double wall_us;
     double us[ATS_SIDES];         /* that a side worked */
     double profile_us[ATS_SIDES]; /* that it would by the profile; 0: it had nothing to do */
-    double stalled_us;            /* that a weight on the link was waited for */
-    double crossed_bytes;         /* of such weights */
-    double credit_bytes;          /* what could have crossed by the profile's rates */
+    double late_us; /* in all, that the host went on late after an accelerator's stretch of work */
+    double n_stretches;
+    double stalled_us;    /* that a weight on the link was waited for */
+    double crossed_bytes; /* of such weights */
+    double credit_bytes;  /* what could have crossed by the profile's rates */
 };
 
 enum ats_watch_reason {
@@ -54,16 +60,20 @@ enum ats_watch_reason {
     ATS_WATCH_ACCEL_FASTER,
     ATS_WATCH_LINK_SLOWER,
     ATS_WATCH_LINK_TRIED, /* whether it is as fast as it was */
+    ATS_WATCH_HOST_LATE,
+    ATS_WATCH_HOST_IN_TIME,
     ATS_WATCH_TAKEN_BACK, /* the new plan was slower than the old one */
     ATS_WATCH_REASONS,
 };
+
+/* Drifts between a quarter and four times, for tests; every second call none. */
+struct ats_drift ats_drift_draw(struct ats_rng *rng);
 
 /* "the CPU is slower". */
 const char *ats_watch_reason_text(enum ats_watch_reason reason);
 
 enum { ATS_WATCH_PASSES = 5 };
 
-/* All zero: nothing seen yet. */
 struct ats_watch {
     struct ats_drift planned; /* of the plan in use; what graphs are to be planned by */
     struct ats_drift seen;    /* the latest medians */
@@ -80,6 +90,9 @@ struct ats_watch {
         bool is_there;
     } before; /* the latest plan */
 };
+
+/* Nothing seen yet; what is planned is planned by the profile. */
+void ats_watch_start(struct ats_watch *watch, double now_us);
 
 /* Takes a pass into account, which ended at now_us of a clock that does not go back. A reason:
  * plan anew by watch->planned. */

@@ -83,7 +83,8 @@ def main():
     assert second["ats_process_info", (("pid", pid), ("program", "llama-bench"))] == 1
     assert second["ats_vram_budget_bytes", device] == 16 << 20
     for name in ("ats_graphs_total", "ats_busy_seconds_total", "ats_splits_total",
-                 "ats_copied_to_accelerator_bytes_total"):
+                 "ats_copied_to_accelerator_bytes_total", "ats_answer_tokens_total",
+                 "ats_answer_seconds_total", "ats_cpu_seconds_total"):
         assert second[name, device] > first[name, device], f"{name} stands still"
     assert second["ats_busy_seconds_total", device] - first["ats_busy_seconds_total", device] < 60
 

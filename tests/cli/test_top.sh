@@ -70,7 +70,11 @@ json '.processes[0].devices[0].memory | .budget_bytes == 16777216 and .used_byte
     .used_bytes <= .budget_bytes and .vram.weights_bytes > 1e6 and .host.weights_bytes > 1e6 and
     .vram.kv_bytes + .host.kv_bytes > 1e5'
 json '.processes[0].devices[0].totals | .graphs > 10 and .busy_ns > 0 and .copied_to_accel_bytes > 0'
-json '.processes[0].devices[0].rates | .busy > 0 and .busy <= 1'
+json '.processes[0].devices[0].totals | .answer.tokens > 0 and .answer.ns > 0 and .prompt.tokens > 0
+    and .prompt.ns > 0 and .cpu_ns + .accel_ns > 0 and
+    .cpu_ns + .stalled_ns <= .answer.ns + .prompt.ns'
+json '.processes[0].devices[0].rates | .busy > 0 and .busy <= 1 and .pass_s > 0 and
+    .answer.tokens_per_s > 0 and .cpu > 0 and .cpu <= 1 and .splits_per_graph > 1'
 
 # Samples add up: what a sample counts as new is what the totals have grown by.
 try "$ats" top --json --count 3 --interval 0.3

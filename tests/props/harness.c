@@ -116,9 +116,9 @@ void scenario_fail(const char *file, int line, const char *what, const char *for
 static void apply(const char *settings)
 {
     static const char *const ours[] = {
-        "ATS_EMULATE",      "ATS_PROFILE",  "ATS_ACCEL",      "ATS_VRAM",         "ATS_PLACEMENT",
-        "ATS_PROMOTE",      "ATS_TRANSFER", "ATS_PLAN_OUT",   "ATS_STATS",        "ATS_EMU_FAIL",
-        "ATS_EMU_DELAY_US", "ATS_EMU_SEED", "ATS_EMU_MEMORY", "GGML_BACKEND_PATH"};
+        "ATS_EMULATE",  "ATS_PROFILE",      "ATS_ACCEL",    "ATS_VRAM",       "ATS_PLACEMENT",
+        "ATS_ADAPT",    "ATS_PROMOTE",      "ATS_TRANSFER", "ATS_PLAN_OUT",   "ATS_STATS",
+        "ATS_EMU_FAIL", "ATS_EMU_DELAY_US", "ATS_EMU_SEED", "ATS_EMU_MEMORY", "GGML_BACKEND_PATH"};
     for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++) {
         unsetenv(ours[i]);
     }

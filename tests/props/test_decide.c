@@ -127,8 +127,12 @@ static void test_any_budget(void **state)
     (void)state;
     static const enum model_kind kinds[] = {MODEL_LARGE,  MODEL_WIDE_EXPERTS, MODEL_EXPERTS,
                                             MODEL_HYBRID, MODEL_RECURRENT,    MODEL_DENSE};
-    static const char *const more[] = {"", " ATS_EMU_DELAY_US=20", " ATS_TRANSFER=serial",
-                                       " ATS_EXPERTS=whole"};
+    static const char *const more[] = {"",
+                                       " ATS_EMU_DELAY_US=20",
+                                       " ATS_TRANSFER=serial",
+                                       " ATS_EXPERTS=whole",
+                                       " ATS_ADAPT=random:5",
+                                       " ATS_ADAPT=random:6 ATS_EMU_DELAY_US=20"};
     enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]), BUDGETS = 4 };
     for (uint64_t k = 0; k < N_KINDS; k++) {
         assert_true(scenario_run("VRAM for all", "", run_off, &kinds[k]));
@@ -141,7 +145,7 @@ static void test_any_budget(void **state)
             const size_t budget = most * (20 + 20 * i + test_between(&rng, 0, 18)) / 100;
             char settings[256];
             snprintf(settings, sizeof(settings), "ATS_PROFILE=%s ATS_VRAM=%zu%s", ATS_TEST_MACHINE,
-                     budget, more[ats_rng_below(&rng, 4)]);
+                     budget, more[ats_rng_below(&rng, sizeof(more) / sizeof(more[0]))]);
             const size_t solved = shared->solved;
             assert_true(scenario_run(settings, settings, run_with_profile, &kinds[k]));
             if (shared->solved > solved) {

@@ -460,7 +460,11 @@ static void sketch_make(struct sketch *s, const struct bench *bench, struct ats_
 {
     *s = (struct sketch){.bench = bench, .rng = rng};
     sketch_draw(s);
-    CHECK(ggml_gallocr_alloc_graph(bench->allocator, s->graph), "cannot allocate the graph");
+    /* without the first call, ggml would give an empty tensor the place of a view that was at its
+     * index in the graph before, which is none */
+    CHECK(ggml_gallocr_reserve(bench->allocator, s->graph) &&
+              ggml_gallocr_alloc_graph(bench->allocator, s->graph),
+          "cannot allocate the graph");
     s->graph->uid = uid;
 }
 

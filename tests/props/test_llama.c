@@ -418,6 +418,7 @@ static void test_any_operations(void **state)
         "ATS_VRAM=1M ATS_PROMOTE=all ATS_EMU_DELAY_US=20",
         "ATS_VRAM=1M ATS_PROMOTE=random:1 ATS_TRANSFER=serial",
         "ATS_PLACEMENT=fill ATS_EMU_DELAY_US=20",
+        "ATS_VRAM=3M ATS_ADAPT=random:3 ATS_EMU_DELAY_US=20",
     };
     for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
         if (is_chosen(i, sizeof(settings) / sizeof(settings[0]))) {

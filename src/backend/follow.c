@@ -1,0 +1,70 @@
+#include "backend/follow.h"
+
+#include "backend/residency.h"
+#include "backend/stream.h"
+#include "base/parse.h"
+#include "plan/headroom.h"
+
+static const double INTERVAL_US = 5e5;
+static const double MOST_LATE_US = 1e7;
+
+static size_t budget_now(struct ats_device *device)
+{
+    struct ats_headroom memory = {.used = device->vram_used,
+                                  .budget = device->vram_budget,
+                                  .wanted = device->vram_wanted,
+                                  .before = device->vram_before};
+    ggml_backend_dev_memory(device->accel, &memory.free, &memory.total);
+    return ats_headroom_budget(&memory);
+}
+
+static void follow(struct ats_stream *stream, double now_us)
+{
+    struct ats_device *device = stream->device;
+    const size_t before = device->vram_budget;
+    double next_us = now_us + INTERVAL_US;
+    device->vram_budget = budget_now(device);
+    if (device->vram_used > device->vram_budget) {
+        struct ats_error err = {{0}};
+        char text[32];
+        const bool is_news = device->vram_budget != before;
+        if (is_news) {
+            ats_log_info("%s: others need VRAM; the budget is %s now\n", device->name,
+                         ats_format_bytes(device->vram_budget, text, sizeof(text)));
+        }
+        /* context state and compute memory cannot leave */
+        if (!ats_residency_make_room(device, 0, stream->accel, &err) && is_news) {
+            ats_log_warn("%s: no weights are left in VRAM that could make way for others\n",
+                         device->name);
+        }
+    } else if (device->vram_budget >= before) {
+        const double link = device->rates.costs.link_bytes_per_us;
+        const size_t bytes = ats_residency_bring_back(device, stream->accel);
+        /* a group that is large for one interval takes several */
+        while (bytes > ats_return_bytes(next_us - now_us, link)) {
+            next_us += INTERVAL_US;
+        }
+    }
+    device->followed_until_us = next_us;
+}
+
+void ats_follow(struct ats_stream *stream)
+{
+    struct ats_device *device = stream->device;
+    const double now_us = ats_meter_now_us();
+    if (device->config->adapt == ATS_ADAPT_OFF || device->accel_lost ||
+        now_us < device->followed_until_us) {
+        return;
+    }
+    /* another context may be in a long pass; it is worth waiting for only now and then */
+    if (pthread_rwlock_trywrlock(&device->lock) != 0) {
+        if (now_us < device->followed_until_us + MOST_LATE_US) {
+            return;
+        }
+        pthread_rwlock_wrlock(&device->lock);
+    }
+    if (device->budget_known && device->vram_used > 0) {
+        follow(stream, now_us);
+    }
+    pthread_rwlock_unlock(&device->lock);
+}

@@ -1,0 +1,208 @@
+#include "backend/meter.h"
+
+#include "backend/graph_plan.h"
+#include "backend/stream.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* Passes of more tokens compute more than they read, so their times say something else. */
+enum { MOST_TOKENS = 16 };
+
+double ats_meter_now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
+}
+
+static unsigned long long ns_of(double us)
+{
+    return us > 0 ? (unsigned long long)(1e3 * us) : 0;
+}
+
+void ats_meter_start(struct ats_stream *stream)
+{
+    stream->meter.rng.state = stream->device->config->adapt_seed;
+    ats_watch_start(&stream->meter.watch, ats_meter_now_us());
+    stream->rates = ats_plan_rates_drifted(&stream->device->rates, &stream->meter.watch.planned);
+}
+
+/* ---- between passes ---- */
+
+bool ats_meter_watches(const struct ats_stream *stream)
+{
+    return stream->device->config->adapt == ATS_ADAPT_AUTO && stream->device->keeps_time &&
+           stream->staging.buffer != NULL;
+}
+
+static void count(struct ats_stream *stream)
+{
+    struct ats_device_counters *counters = &stream->device->counters;
+    const struct ats_pass_times *pass = &stream->meter.pass;
+    const uint32_t n = stream->meter.n_tokens;
+    if (n > 1) {
+        counters->prompt_tokens += n;
+        counters->prompt_ns += ns_of(pass->wall_us);
+    } else {
+        counters->answer_tokens += n;
+        counters->answer_ns += ns_of(pass->wall_us);
+    }
+    counters->cpu_ns += ns_of(pass->us[ATS_HOST]);
+    counters->accel_ns += ns_of(pass->us[ATS_ACCEL]);
+    counters->stalled_ns += ns_of(pass->stalled_us);
+}
+
+/* What could have crossed in the pass if the link were as profiled. */
+static double credit_of(const struct ats_stream *stream, const struct ats_pass_times *pass)
+{
+    const struct ats_partition_costs *costs = &stream->rates.costs;
+    const double host_us = fmin(pass->us[ATS_HOST], pass->wall_us);
+    return stream->meter.watch.planned.link *
+           (host_us * costs->link_beside_cpu_bytes_per_us +
+            (pass->wall_us - host_us) * costs->least_link_bytes_per_us);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a;
+    const double y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* A stretch of the accelerator's ends for the host when it goes on, which may be late. So the
+ * quicker ones say how fast the accelerator is, and the rest was the host's. */
+static void take_lateness(struct ats_meter *meter)
+{
+    static const double LEAST_US = 20; /* shorter ones are all overhead */
+    double ratios[ATS_METER_STRETCHES];
+    size_t n = 0;
+    double us = 0;
+    double profile_us = 0;
+    for (size_t i = 0; i < meter->n_stretches; i++) {
+        if (meter->stretches[i][1] >= LEAST_US) {
+            ratios[n++] = meter->stretches[i][0] / meter->stretches[i][1];
+        }
+        us += meter->stretches[i][0];
+        profile_us += meter->stretches[i][1];
+    }
+    if (n == 0) {
+        return;
+    }
+    qsort(ratios, n, sizeof(*ratios), compare);
+    const double own_us = fmin(ratios[n / 4] * profile_us, us);
+    meter->pass.us[ATS_ACCEL] -= us - own_us;
+    meter->pass.late_us = us - own_us;
+    meter->pass.n_stretches = (double)meter->n_stretches;
+}
+
+static void tell(const struct ats_stream *stream, enum ats_watch_reason reason)
+{
+    const struct ats_drift *drift = &stream->meter.watch.planned;
+    ats_log_info("%s: planned anew: %s; CPU %.2f, accelerator %.2f, link %.2f times the profile's "
+                 "time, %.0f us late\n",
+                 stream->device->name, ats_watch_reason_text(reason), drift->side[ATS_HOST],
+                 drift->side[ATS_ACCEL], drift->link, drift->late_us);
+}
+
+void ats_meter_judge(struct ats_stream *stream)
+{
+    struct ats_meter *meter = &stream->meter;
+    struct ats_device_counters *counters = &stream->device->counters;
+    if (!meter->counts) {
+        return;
+    }
+    meter->counts = false;
+    meter->pass.wall_us = meter->end_us - meter->begin_us;
+    count(stream);
+    if (stream->device->config->adapt == ATS_ADAPT_RANDOM) {
+        meter->watch.planned = ats_drift_draw(&meter->rng);
+        stream->n_rates++;
+        return;
+    }
+    if (!ats_meter_watches(stream) || meter->n_tokens > MOST_TOKENS) {
+        return;
+    }
+    take_lateness(meter);
+    meter->pass.credit_bytes = credit_of(stream, &meter->pass);
+    const enum ats_watch_reason reason =
+        ats_watch_pass(&meter->watch, &meter->pass, ats_meter_now_us());
+    if (reason == ATS_WATCH_NOTHING) {
+        return;
+    }
+    stream->n_rates++;
+    counters->replans++;
+    counters->rollbacks += reason == ATS_WATCH_TAKEN_BACK;
+    counters->replan_reason = (int)reason;
+    tell(stream, reason);
+}
+
+/* ---- during a pass ---- */
+
+void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *plan)
+{
+    struct ats_meter *meter = &stream->meter;
+    meter->begin_us = ats_meter_now_us();
+    meter->end_us = meter->begin_us;
+    meter->busy_since_us = stream->in_flight ? meter->begin_us : 0;
+    meter->stretch_profile_us = 0;
+    meter->n_stretches = 0;
+    meter->n_tokens = plan->n_tokens;
+    meter->pass = (struct ats_pass_times){.crossed_bytes = (double)plan->crossing_bytes};
+    meter->counts = false;
+}
+
+void ats_meter_end(struct ats_stream *stream, bool well)
+{
+    stream->meter.end_us = ats_meter_now_us();
+    stream->meter.counts = well;
+}
+
+void ats_meter_given(struct ats_stream *stream, double profile_us)
+{
+    struct ats_meter *meter = &stream->meter;
+    meter->pass.profile_us[ATS_ACCEL] += profile_us;
+    meter->stretch_profile_us += profile_us;
+    if (meter->busy_since_us <= 0) {
+        meter->busy_since_us = ats_meter_now_us();
+    }
+}
+
+void ats_meter_copy(struct ats_stream *stream, size_t bytes)
+{
+    const struct ats_partition_costs *costs = &stream->device->rates.costs;
+    ats_meter_given(stream, costs->copy_latency_us + (double)bytes / costs->link_bytes_per_us);
+}
+
+void ats_meter_idle(struct ats_stream *stream)
+{
+    struct ats_meter *meter = &stream->meter;
+    if (meter->busy_since_us > 0) {
+        meter->end_us = ats_meter_now_us();
+        const double us = meter->end_us - meter->busy_since_us;
+        meter->pass.us[ATS_ACCEL] += us;
+        if (meter->n_stretches < ATS_METER_STRETCHES) {
+            meter->stretches[meter->n_stretches][0] = us;
+            meter->stretches[meter->n_stretches++][1] = meter->stretch_profile_us;
+        }
+        meter->stretch_profile_us = 0;
+        meter->busy_since_us = 0;
+    }
+}
+
+void ats_meter_cpu(struct ats_stream *stream, double since_us, double profile_us)
+{
+    stream->meter.pass.us[ATS_HOST] += ats_meter_now_us() - since_us;
+    stream->meter.pass.profile_us[ATS_HOST] += profile_us;
+}
+
+void ats_meter_stalled(struct ats_stream *stream, double since_us)
+{
+    struct ats_meter *meter = &stream->meter;
+    const double us = ats_meter_now_us() - since_us;
+    meter->pass.stalled_us += us;
+    if (meter->busy_since_us > 0) { /* given copies of activations, which have long arrived */
+        meter->busy_since_us += us;
+    }
+}

@@ -1,0 +1,73 @@
+/* The meter: what passes take on either side and on the link, and planning anew when that is no
+ * longer what graphs were planned by (plan/watch.h).
+ *
+ * Times are the host's: the CPU's from call to return; the accelerator's from the first command
+ * that an idle one was given until it has been waited for; the link's are the waits for weights
+ * that cross beside the CPU. No synchronisation is added but those waits, which the accelerator
+ * would have instead. A few clock readings per split.
+ *
+ * A new plan is made between two passes, when the last one is judged.
+ *
+ * Thread-safety: as the stream's: one thread at a time. */
+#ifndef ATS_BACKEND_METER_H
+#define ATS_BACKEND_METER_H
+
+#include "plan/watch.h"
+
+#include <stdint.h>
+
+struct ats_graph_plan;
+struct ats_stream;
+
+enum { ATS_METER_STRETCHES = 128 };
+
+struct ats_meter {
+    struct ats_watch watch;
+    struct ats_rng rng;         /* of drifts for tests */
+    struct ats_pass_times pass; /* the running one, or the latest */
+    double begin_us;            /* of the pass */
+    double end_us;              /* when it was last seen to be at work */
+    double busy_since_us;       /* 0: the accelerator is idle */
+    double stretch_profile_us;  /* of what it has been given since */
+    /* of the pass, what the accelerator's stretches took and what they take by the profile */
+    double stretches[ATS_METER_STRETCHES][2];
+    size_t n_stretches;
+    uint32_t n_tokens; /* of the pass */
+    bool counts;       /* the pass can be compared with others, and has not been judged */
+};
+
+/* A new stream: nothing seen. */
+void ats_meter_start(struct ats_stream *stream);
+
+/* Whether passes are watched: not where nothing can be planned otherwise, nor where time means
+ * nothing. */
+bool ats_meter_watches(const struct ats_stream *stream);
+
+/* Between passes: judges the latest. If graphs are to be planned anew, the stream's rates are new
+ * and with them its plans void. */
+void ats_meter_judge(struct ats_stream *stream);
+
+void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *plan);
+
+/* `well`: all of it has run. */
+void ats_meter_end(struct ats_stream *stream, bool well);
+
+/* The accelerator is given something that the profile says takes so long. */
+void ats_meter_given(struct ats_stream *stream, double profile_us);
+
+/* The same for a copy of an activation. */
+void ats_meter_copy(struct ats_stream *stream, size_t bytes);
+
+/* The accelerator has been waited for: it has nothing to do. */
+void ats_meter_idle(struct ats_stream *stream);
+
+/* The clock of the following. */
+double ats_meter_now_us(void);
+
+/* The CPU has computed since then. */
+void ats_meter_cpu(struct ats_stream *stream, double since_us, double profile_us);
+
+/* The host has waited for a weight since then. */
+void ats_meter_stalled(struct ats_stream *stream, double since_us);
+
+#endif
