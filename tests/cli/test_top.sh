@@ -101,8 +101,8 @@ expect_told_full "$ats" top --once --interval 0.1 --json
 try "$ats" top --once --pid $((model_pid + 1))
 expect_error 1 "process $((model_pid + 1)) publishes no figures"
 
-# On a terminal: drawn, and put back by q, by Ctrl-C, and by a signal.
-for how in q interrupt term; do
+# On a terminal: drawn, and put back by q, by Ctrl-C, by a signal, and by Ctrl-Z for a while.
+for how in q interrupt term suspend; do
     try python3 "$root/tests/cli/top_terminal.py" "$how" "$ats" top --interval 0.2
     expect_rc 0
 done

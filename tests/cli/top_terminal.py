@@ -1,5 +1,5 @@
-"""top_terminal.py q|interrupt|term COMMAND...: runs a command that draws on a terminal, ends it in that
-way once it has drawn twice, and checks that it leaves the terminal as it was."""
+"""top_terminal.py q|interrupt|term|suspend COMMAND...: runs a command that draws on a terminal, ends it
+in that way once it has drawn twice, and checks that it leaves the terminal as it was."""
 import fcntl
 import os
 import pty
@@ -59,14 +59,25 @@ def main():
     last = seen.rsplit(b"\033[H", 1)[0].rsplit(b"\033[H", 1)[1]
     if last.count(b"\n") >= ROWS:
         fail("it scrolls", last)
-    if how == "q":
+    leaves = 1
+    if how == "suspend":  # Ctrl-Z, and on again
+        os.write(terminal, b"\x1a")
+        seen = read_until(terminal, seen, lambda s: LEAVE in s, 10)
+        status = os.waitpid(child, os.WUNTRACED)[1]
+        if not os.WIFSTOPPED(status) or termios.tcgetattr(slave) != before:
+            fail(f"Ctrl-Z: status {status}", seen)
+        os.kill(child, signal.SIGCONT)
+        seen = read_until(terminal, seen, lambda s: s.count(ENTER) == 2 and s.endswith(b"\033[J"), 10)
+        leaves = 2
+        os.write(terminal, b"q")
+    elif how == "q":
         os.write(terminal, b"xq")
     elif how == "interrupt":
         os.write(terminal, b"\x03")
     else:
         os.kill(child, signal.SIGTERM)
-    seen = read_until(terminal, seen, lambda s: LEAVE in s, 10)
-    if not seen.rstrip().endswith(LEAVE) or seen.count(LEAVE) != 1:
+    seen = read_until(terminal, seen, lambda s: s.count(LEAVE) == leaves, 10)
+    if not seen.rstrip().endswith(LEAVE) or seen.count(LEAVE) != leaves:
         fail("it did not leave the other screen", seen)
     status = os.waitpid(child, 0)[1]
     if termios.tcgetattr(slave) != before:
