@@ -1,7 +1,7 @@
 /* Live figures of this process, for `ats top`: a small file, mapped and shared (top/live_file.h),
  * that is there from the first stream to the end of the process.
  *
- * What a pass pays: two readings of the clock, two uncontended locks and some forty stores; no
+ * What a pass pays: a few readings of the clock, two uncontended locks and some forty stores; no
  * system call. What lives where is summed anew only after a plan was built or memory was taken or
  * given back, and only if no other stream is placing weights just then: nothing is waited for.
  *
