@@ -112,7 +112,7 @@ static const struct argp_option option_table[] = {
      "Tokens of phases after which the context goes back to its depth (default 256; 0: never)", 0},
     {"cpu-load", KEY_CPU_LOAD, "PROGRAM", 0, "What takes CPU time in phases: build/.../cpu-load",
      0},
-    {"period", KEY_PERIOD, "MS", 0, "Of which it takes a part (default 10)", 0},
+    {"period", KEY_PERIOD, "MS", 0, "Of which it takes a part (default 2)", 0},
     {"check", KEY_CHECK, NULL, 0, "Only load: does the model fit so?", 0},
     {"verbose", 'v', NULL, 0, "Show llama.cpp's log", 0},
     {0},
@@ -766,7 +766,7 @@ int main(int argc, char **argv)
                         .n_repeat = 1,
                         .seed = 1,
                         .window = 256,
-                        .period_ms = 10};
+                        .period_ms = 2};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     check_lengths(&o);
     check_phases(&o);

@@ -93,11 +93,11 @@ def counted(run, name):
 
 def summary(values):
     """Median and spread (half the distance of the quartiles, or of the extremes if there are
-    fewer than four) of the samples; None if one of them is missing."""
+    fewer than four; None of one) of the samples; None if one of them is missing."""
     if not values or any(v is None for v in values):
         return {"median": None, "spread": None, "samples": values}
     if len(values) < 4:
-        spread = (max(values) - min(values)) / 2
+        spread = (max(values) - min(values)) / 2 if len(values) > 1 else None
     else:
         low, _, high = statistics.quantiles(values, n=4)
         spread = (high - low) / 2
@@ -126,15 +126,8 @@ def phase_figures(pairs, kinds, index):
         figures["recovery_s"] = of(lambda run: recovery_s(run, kinds, index))
     if kinds[index] == "cpu":
         figures["cpu_taken_percent"] = of(lambda run: 100 * run[index]["cpu_taken"])
-        figures["cpu_lost_percent"] = of(lambda run: lost_percent(run, kinds, index))
+        figures["cpu_lost_percent"] = of(lambda run: 100 * (1 - run[index]["own_cpu"]))
     return figures
-
-
-def lost_percent(run, kinds, index):
-    """What the driver's thread had less of the CPU than in the quiet phase before (getrusage)."""
-    base = quiet_before(kinds, index)
-    own = run[base]["own_cpu"] if base is not None else 1.0
-    return 100 * (1 - run[index]["own_cpu"] / own)
 
 
 def figures(pairs, kinds, is_long=False):
@@ -160,7 +153,8 @@ def worst(samples):
 
 def checks(result, phases, bounds, with_thread):
     """What has to hold, and whether it does. `with_thread`: the driver computes with one thread,
-    so that what that lost is what the other process took."""
+    which has all of its core's time without load (it waits by spinning), so that what it has not
+    is what it lost."""
     listed = []
     for phase, f in zip(phases, result["phases"]):
         label = phase.label()

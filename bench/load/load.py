@@ -26,6 +26,10 @@ POLICIES = {"static": {"ATS_ADAPT": "off"}, "adaptive": {"ATS_ADAPT": "auto"}}
 CONTEXT = 4352
 
 
+# a thread that had less of its core's time without load shared it with another program
+LEAST_OWN_CPU = 0.95
+
+
 class LoadDriver(driver.Driver):
     """Judges a run by its phases without load on the CPU: in the others the driver's own thread is
     held up on purpose, and so is the emulation's clock, which waits on that thread."""
@@ -41,7 +45,8 @@ class LoadDriver(driver.Driver):
 
     def _start(self, machine_, arguments, environment):
         result = super()._start(machine_, arguments, environment)
-        result["tests"] = [p for p in result["phases"] if p["cpu_taken"] is None]
+        result["tests"] = [dict(p, disturbed=1.0) if shared(p, machine_) else p
+                           for p in result["phases"] if p["cpu_taken"] is None]
         return result
 
     def _in_time(self, machine_, arguments, environment):
@@ -49,6 +54,12 @@ class LoadDriver(driver.Driver):
             return super()._in_time(machine_, arguments, environment)
         result = self._start(machine_, arguments, environment)
         return dict(result, lag=driver.lag(result))
+
+
+def shared(phase, machine_):
+    """Whether another program ran on the driver's core. With several threads they wait for each
+    other, and nothing is known."""
+    return machine_.threads == 1 and phase["own_cpu"] < LEAST_OWN_CPU
 
 
 def seconds_list(text):
@@ -90,8 +101,8 @@ def parse_arguments():
                         metavar="PERCENT", help="load of the CPU (default 60)")
     parser.add_argument("--accel", type=within(1, 95), default=experiments.LOAD_PERCENT,
                         metavar="PERCENT", help="load of accelerator and link (default 60)")
-    parser.add_argument("--period", type=within(1, 1000, int), default=10, metavar="MS",
-                        help="the CPU's load takes its share of each period (default 10)")
+    parser.add_argument("--period", type=within(1, 1000, int), default=2, metavar="MS",
+                        help="the CPU's load takes its share of each period (default 2)")
     parser.add_argument("--ramp-seconds", type=within(1, 3600), default=180, metavar="N",
                         help="of --ramp (default 180)")
     parser.add_argument("--tokens", type=within(1, 2048, int), default=2048,
@@ -109,6 +120,10 @@ def parse_arguments():
     return parser.parse_args()
 
 
+# with loading and the prompt a run ends within driver.TIMEOUT_S
+MOST_SECONDS = driver.TIMEOUT_S - 120
+
+
 def chosen_experiments(arguments):
     chosen = []
     if arguments.load or not (arguments.ramp or arguments.long):
@@ -117,6 +132,10 @@ def chosen_experiments(arguments):
         chosen.append(experiments.ramp(arguments.ramp_seconds))
     if arguments.long:
         chosen.append(experiments.long(arguments.tokens))
+    for experiment in chosen:
+        if experiment.phases[0].unit == "s" and experiment.starts()[-1] > MOST_SECONDS:
+            sys.exit(f"load: phases of {experiment.starts()[-1]:g} s; a run has at most "
+                     f"{MOST_SECONDS} s")
     return chosen
 
 
@@ -153,6 +172,11 @@ def measure(drive, m, experiment, arguments):
     return pairs, late
 
 
+def without_tokens(phase):
+    return {"n_tokens": len(phase["tokens"]["us"]),
+            **{key: value for key, value in phase.items() if key != "tokens"}}
+
+
 def describe(m, experiment, pairs, late, arguments):
     kinds = [phase.kind for phase in experiment.phases]
     result = {"format": "ats-load-1", "experiment": experiment.name, "emulated": m.emulated,
@@ -162,7 +186,9 @@ def describe(m, experiment, pairs, late, arguments):
               "cpu_priority": next((p["cpu_priority"] for pair in pairs for run in pair.values()
                                     for p in run if p["cpu_priority"]), None),
               "figures": figures.figures(pairs, kinds, experiment.name == "long"),
-              "series_ms": {p: figures.series(pairs, p, experiment, 240) for p in POLICIES}}
+              "series_ms": {p: figures.series(pairs, p, experiment, 240) for p in POLICIES},
+              "runs": [{p: [without_tokens(phase) for phase in pair[p]] for p in POLICIES}
+                       for pair in pairs]}
     result["checks"] = figures.checks(result["figures"], experiment.phases, experiment.bounds,
                                       m.threads == 1)
     return result

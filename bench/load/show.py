@@ -23,7 +23,8 @@ def number(value, digits=1):
 def with_spread(summary, scale=1.0, unit="", digits=1):
     if summary["median"] is None:
         return "-"
-    return f"{scale * summary['median']:.{digits}f} ± {scale * summary['spread']:.{digits}f}{unit}"
+    spread = "" if summary["spread"] is None else f" ± {scale * summary['spread']:.{digits}f}"
+    return f"{scale * summary['median']:.{digits}f}{spread}{unit}"
 
 
 def value_text(check):
@@ -122,8 +123,8 @@ def markdown(result, experiment):
                   for p in POLICIES]
         lines.append("| " + " | ".join(cells) + " |")
     difference = result["figures"]["difference_without_load"]
-    lines += ["", "Without load the adaptive policy takes "
-              f"{with_spread(difference, 100, ' %', 2)} more time per token than the static one."]
+    lines += ["", "Time per token without load, adaptive against static: "
+              f"{with_spread(difference, 100, ' %', 2)} more."]
     counts = counter_text(result["figures"])
     lines += ["", counts + "."] if counts else []
     taken = [(phase, f["cpu_taken_percent"], f["cpu_lost_percent"])
@@ -149,15 +150,9 @@ def markdown(result, experiment):
 
 
 def path_of(values, x_of, y_of):
-    """Line segments; a gap where there is no value."""
-    words, pen = [], "M"
-    for i, value in enumerate(values):
-        if value is None:
-            pen = "M"
-            continue
-        words.append(f"{pen}{x_of(i):.1f},{y_of(value):.1f}")
-        pen = "L"
-    return " ".join(words)
+    """A line through all that have a value."""
+    points = [f"{x_of(i):.1f},{y_of(v):.1f}" for i, v in enumerate(values) if v is not None]
+    return "M" + " L".join(points) if points else ""
 
 
 def nice_step(most):
