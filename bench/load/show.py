@@ -4,6 +4,7 @@ from figures import POLICIES, series
 
 WIDTH = 80
 PLOT_ROWS = 12
+NOTED_DISTURBED = 0.1
 MARKS = {"static": "+", "adaptive": "o"}
 BOTH = "*"
 COLOURS = {"static": "#b0563f", "adaptive": "#174f8c"}
@@ -63,15 +64,23 @@ def table(result, experiment):
                 f"{percent(s['median'], 0):>10}{percent(s['spread'], 0):>7}"
         lines.append(line)
     lines += ["", *check_lines(result["checks"])]
-    counts = counter_text(result["figures"])
-    return "\n".join(lines + ([counts] if counts else []))
+    return "\n".join(lines + notes(result["figures"]))
 
 
-def counter_text(figures):
-    texts = [f"{name} {figures[key]['adaptive']['median']:g}"
-             for key, name in (("replans", "re-plans"), ("rollbacks", "rolled back"))
-             if figures[key]["adaptive"]["median"] is not None]
-    return "With adaptation, per run: " + ", ".join(texts) if texts else ""
+def notes(figures):
+    """What the ATS device counted, and what the host did meanwhile; a line each."""
+    lines = []
+    counts = [f"{name} {with_spread(figures[key]['adaptive'])}"
+              for key, name in (("replans", "re-plans"), ("rollbacks", "rolled back"))
+              if figures[key]["adaptive"]["median"] is not None]
+    if counts:
+        lines.append("With adaptation, per run: " + ", ".join(counts) + ".")
+    disturbed = max(share for f in figures["phases"] if f["kind"] in ("quiet", "accel")
+                    for p in POLICIES for share in f["disturbed"][p]["samples"])
+    if disturbed > NOTED_DISTURBED:
+        lines.append(f"Noise of this host: up to {100 * disturbed:.0f} % of a phase's tokens met a "
+                     "disturbed core.")
+    return lines
 
 
 def plot(pairs, experiment, colour):
@@ -125,8 +134,8 @@ def markdown(result, experiment):
     difference = result["figures"]["difference_without_load"]
     lines += ["", "Time per token without load, adaptive against static: "
               f"{with_spread(difference, 100, ' %', 2)} more."]
-    counts = counter_text(result["figures"])
-    lines += ["", counts + "."] if counts else []
+    for note in notes(result["figures"]):
+        lines += ["", note]
     taken = [(phase, f["cpu_taken_percent"], f["cpu_lost_percent"])
              for phase, f in zip(experiment.phases, result["figures"]["phases"])
              if "cpu_taken_percent" in f]
