@@ -362,7 +362,7 @@ static void test_short_values(void **state)
                                         "5s:link=2;9s:off",
                                         "1ms:compute=2.5,link=3"};
     size_t accepted[5] = {0};
-    for (uint64_t round = 0; round < 20 * ROUNDS; round++) {
+    for (uint64_t round = 0; round < UINT64_C(20) * ROUNDS; round++) {
         struct ats_rng rng = test_rng(200000 + round);
         struct text t = text_of(seeds[ats_rng_below(&rng, sizeof(seeds) / sizeof(seeds[0]))]);
         mutate(&t, &rng);

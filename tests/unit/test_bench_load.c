@@ -92,7 +92,8 @@ static void test_texts_that_are_none(void **state)
     size_t n = 0;
     struct ats_error err = {""};
     for (int i = 0; i <= LOAD_PHASES; i++) {
-        strcat(text, i > 0 ? ";1s" : "1s");
+        const size_t length = strlen(text);
+        snprintf(text + length, sizeof(text) - length, "%s", i > 0 ? ";1s" : "1s");
         assert_int_equal(load_phases_parse(text, p, &n, &err), i < LOAD_PHASES);
     }
 }
