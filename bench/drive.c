@@ -611,16 +611,18 @@ struct walk {
     uint64_t at;
 };
 
-/* Within the window, so that a token takes the same however long the run is. */
-static void decode_next(void *data)
+/* Stays within the window, so that a token takes the same however long the run is. A model with
+ * recurrent state cannot go back and gets its prompt anew. */
+static void make_room(void *data)
 {
     struct walk *walk = data;
     const struct options *o = walk->run->options;
     if (o->window > 0 && walk->at == o->depth + o->window) {
         llama_memory_t memory = llama_get_memory(walk->run->context);
         if (!llama_memory_seq_rm(memory, 0, (llama_pos)o->depth, -1)) {
-            fprintf(stderr, "drive: this model's context cannot go back: give --window 0\n");
-            exit(1);
+            forget(walk->run);
+            feed(walk->run, 0, o->depth);
+            llama_synchronize(walk->run->context);
         }
         walk->at = o->depth;
     }
@@ -629,6 +631,11 @@ static void decode_next(void *data)
                 (unsigned long long)o->n_ctx);
         exit(1);
     }
+}
+
+static void decode_next(void *data)
+{
+    struct walk *walk = data;
     feed(walk->run, walk->at, walk->at + 1);
     llama_synchronize(walk->run->context);
     walk->at++;
@@ -649,6 +656,7 @@ static json_t *measure_phases(struct run *run)
     forget(run);
     feed(run, 0, o->depth);
     for (int i = 0; i < WARM_TOKENS; i++) {
+        make_room(&walk);
         decode_next(&walk);
     }
     const struct load_run load = {.phases = o->phases,
@@ -657,6 +665,7 @@ static json_t *measure_phases(struct run *run)
                                   .period_ms = (double)o->period_ms,
                                   .counters = run->counters,
                                   .data = &walk,
+                                  .make_room = make_room,
                                   .decode = decode_next,
                                   .undisturbed = is_undisturbed};
     struct ats_error err;

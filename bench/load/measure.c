@@ -105,6 +105,7 @@ static bool decode_phase(struct progress *p, double begin_s, struct ats_error *e
         if (!follow_ramp(p, now_s() - begin_s, err)) {
             return false;
         }
+        run->make_room(run->data);
         const double token_s = now_s();
         run->decode(run->data);
         const double us = (now_s() - token_s) * 1e6;

@@ -14,7 +14,8 @@ struct load_run {
     double period_ms;     /* of which it takes a part */
     struct bench_counters *counters;
     void *data;
-    /* Decodes the next token and waits for it. */
+    /* Makes room for the next token, which is not measured; decodes it and waits for it. */
+    void (*make_room)(void *data);
     void (*decode)(void *data);
     /* Whether the core is nobody else's (another machine's, not that of the program that takes CPU
      * time), and its speed as a share of the full one. */
