@@ -39,7 +39,7 @@ def value_text(check):
 
 
 def check_lines(checks):
-    return [f"{'ok  ' if c['ok'] else 'MISS'} {c['what']:<44}{value_text(c):>12}  {c['bound']}"
+    return [f"{'ok  ' if c['ok'] else 'MISS'} {c['what']:<41}{value_text(c):>12}  {c['bound']}"
             for c in checks]
 
 
@@ -97,7 +97,7 @@ def plot(pairs, experiment, colour):
                 grid[y][x] = MARKS[policy] if grid[y][x] in (" ", MARKS[policy]) else BOTH
     out = []
     for y, row in enumerate(grid):
-        label = f"{most * (PLOT_ROWS - y) / PLOT_ROWS:.1f}" if y % 3 == 0 else ""
+        label = f"{most * (PLOT_ROWS - y) / PLOT_ROWS:.3g}" if y % 3 == 0 else ""
         text = "".join(row).rstrip()
         if colour:
             text = "".join(f"{TERMINAL_COLOURS[c]}{c}{PLAIN}" if c in TERMINAL_COLOURS else c

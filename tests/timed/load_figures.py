@@ -132,7 +132,7 @@ class Checks(unittest.TestCase):
 
 class Shown(unittest.TestCase):
     def result(self, pairs, experiment):
-        of = figures.figures(pairs, KINDS)
+        of = figures.figures(pairs, [phase.kind for phase in experiment.phases])
         return {"model": "qwen3-next-80b-a3b", "machine": "rig desktop-4090, 12345 MiB of VRAM",
                 "emulated": True, "repeats": len(pairs), "figures": of, "late": [],
                 "period_ms": 2, "phases": experiment.text(), "cpu_priority": "real-time",
@@ -157,6 +157,19 @@ class Shown(unittest.TestCase):
         self.assertIn("Emulated accelerator", text)
         rows = [line for line in text.split("\n") if line.startswith("|")]
         self.assertEqual({row.count("|") for row in rows}, {9, 5})
+
+    def test_a_ramp_fits(self):
+        experiment = experiments.ramp(180)
+        begins = experiment.starts()
+        pairs = [{p: [phase(begin, [ms] * 150, bad=range(120), cpu_taken=taken, replans=1) for
+                      begin, ms, taken in zip(begins, (50, 60, 70, 50), (None, 0.15, 0.3, None))]
+                  for p in figures.POLICIES}]
+        result = self.result(pairs, experiment)
+        text = show.table(result, experiment)
+        self.assertIn("re-plans 4.0", text)
+        self.assertIn("up to 80 % of", text)
+        for line in (text + "\n" + show.plot(pairs, experiment, False)).split("\n"):
+            self.assertLessEqual(len(line), 80, line)
 
     def test_where_tokens_are_drawn(self):
         # phases of 10 s: of ten bins, two are of each phase
