@@ -64,6 +64,12 @@ def table(result, experiment):
                 f"{percent(s['median'], 0):>10}{percent(s['spread'], 0):>7}"
         lines.append(line)
     lines += ["", *check_lines(result["checks"])]
+    for phase, f in zip(experiment.phases, result["figures"]["phases"]):
+        if "cpu_taken_percent" in f:
+            taken, lost = (", ".join(number(f[key][p]["median"]) for p in POLICIES)
+                           for key in ("cpu_taken_percent", "cpu_lost_percent"))
+            lines.append(f"{phase.label()}, static and adaptive: taken {taken} %, "
+                         f"lost by the driver {lost} %.")
     return "\n".join(lines + notes(result["figures"]))
 
 
