@@ -68,8 +68,7 @@ def table(result, experiment):
         if "cpu_taken_percent" in f:
             taken, lost = (", ".join(number(f[key][p]["median"]) for p in POLICIES)
                            for key in ("cpu_taken_percent", "cpu_lost_percent"))
-            lines.append(f"{phase.label()}, static and adaptive: taken {taken} %, "
-                         f"lost by the driver {lost} %.")
+            lines.append(f"{phase.label()} (static, adaptive): taken {taken}; lost {lost}.")
     return "\n".join(lines + notes(result["figures"]))
 
 
