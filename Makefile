@@ -109,6 +109,11 @@ bench-pcie: build ## what ATS gains by generation of PCIe, predicted for whole m
 	@$(environment)
 	python3 bench/compare/pcie.py --build $(build)
 
+.PHONY: load-adapt
+load-adapt: build ## static against load-aware decoding under load; ARGS="--ramp --long --model ..."
+	@$(environment)
+	python3 bench/load/load.py --build $(build) $(ARGS)
+
 .PHONY: bench-bookkeeping
 bench-bookkeeping: build ## measure what our own bookkeeping takes per token
 	@$(environment)

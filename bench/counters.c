@@ -103,7 +103,9 @@ static json_t *summary_since(const struct source *source)
                                           "synchronizations",
                                           "copied_to_accel_bytes",
                                           "copied_to_host_bytes",
-                                          "promoted_bytes"};
+                                          "promoted_bytes",
+                                          "replans",
+                                          "rollbacks"};
     json_t *summary = summary_of(source);
     for (size_t i = 0; summary != NULL && i < sizeof(counted) / sizeof(counted[0]); i++) {
         const json_t *now = json_object_get(summary, counted[i]);

@@ -4,9 +4,12 @@
  *
  * llama-bench would feed random tokens; an expert model's speed depends on which tokens come,
  * so every system gets the same ones here. Decoding is forced: the next token is the
- * stream's, whatever the model says. */
+ * stream's, whatever the model says.
+ *
+ * With --phases it decodes while the machine has more or less load (bench/load/phases.h). */
 #include "counters.h"
 #include "cpu_speed.h"
+#include "load/measure.h"
 #include "token_stream.h"
 
 #include "base/error.h"
@@ -22,6 +25,9 @@
 #include <time.h>
 
 enum { MAX_PROMPTS = 16, MAX_OVERRIDES = 512, MAX_TOKENS = 1 << 20 };
+
+/* Decoded before phases are: an expert cache is warm after about so many (imp PR 1359). */
+enum { WARM_TOKENS = 64 };
 
 enum {
     KEY_LIBRARIES = 0x100,
@@ -39,6 +45,10 @@ enum {
     KEY_CHECK,
     KEY_CAP,
     KEY_CPU_SPEED,
+    KEY_PHASES,
+    KEY_WINDOW,
+    KEY_CPU_LOAD,
+    KEY_PERIOD,
 };
 
 struct options {
@@ -65,6 +75,11 @@ struct options {
     uint64_t n_decode;
     uint64_t n_repeat;
     uint64_t seed;
+    struct load_phase phases[LOAD_PHASES];
+    size_t n_phases;
+    uint64_t window;
+    const char *cpu_load;
+    uint64_t period_ms;
 };
 
 static const struct argp_option option_table[] = {
@@ -91,6 +106,13 @@ static const struct argp_option option_table[] = {
      "result);"
      " default: the best of two seconds at the start",
      0},
+    {"phases", KEY_PHASES, "PHASE;PHASE;...", 0,
+     "Decode while the machine has load: e.g. \"20s;30s:cpu=60;9s;30s:compute=2.5,link=2.5\"", 0},
+    {"window", KEY_WINDOW, "N", 0,
+     "Tokens of phases after which the context goes back to its depth (default 256; 0: never)", 0},
+    {"cpu-load", KEY_CPU_LOAD, "PROGRAM", 0, "What takes CPU time in phases: build/.../cpu-load",
+     0},
+    {"period", KEY_PERIOD, "MS", 0, "Of which it takes a part (default 2)", 0},
     {"check", KEY_CHECK, NULL, 0, "Only load: does the model fit so?", 0},
     {"verbose", 'v', NULL, 0, "Show llama.cpp's log", 0},
     {0},
@@ -138,6 +160,14 @@ static void parse_cpu_speed(struct argp_state *state, struct options *o, const c
     }
 }
 
+static void parse_phases(struct argp_state *state, struct options *o, const char *text)
+{
+    struct ats_error err;
+    if (!load_phases_parse(text, o->phases, &o->n_phases, &err)) {
+        argp_error(state, "--phases: %s", err.text);
+    }
+}
+
 /* Options with a number; false if `key` is none of them. */
 static bool parse_number(int key, const char *arg, struct argp_state *state)
 {
@@ -169,6 +199,12 @@ static bool parse_number(int key, const char *arg, struct argp_state *state)
         return true;
     case KEY_SEED:
         o->seed = number(state, arg, UINT64_MAX);
+        return true;
+    case KEY_WINDOW:
+        o->window = number(state, arg, MAX_TOKENS);
+        return true;
+    case KEY_PERIOD:
+        o->period_ms = number(state, arg, 1000);
         return true;
     default:
         return false;
@@ -215,6 +251,12 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_CPU_SPEED:
         parse_cpu_speed(state, o, arg);
+        return 0;
+    case KEY_PHASES:
+        parse_phases(state, o, arg);
+        return 0;
+    case KEY_CPU_LOAD:
+        o->cpu_load = arg;
         return 0;
     case KEY_CHECK:
         o->check = true;
@@ -418,6 +460,7 @@ struct run {
     struct bench_counters *counters;
     int32_t *tokens; /* the stream */
     json_t *tests;   /* results so far */
+    json_t *phases;  /* NULL: not asked for */
 };
 
 static double now_s(void)
@@ -560,6 +603,80 @@ static void measure_decode(struct run *run, uint64_t depth, uint64_t repetition)
     add_result(run, &result);
 }
 
+/* ---- load ---- */
+
+/* A run whose context holds `at` tokens. */
+struct walk {
+    struct run *run;
+    uint64_t at;
+};
+
+/* Stays within the window, so that a token takes the same however long the run is. A model with
+ * recurrent state cannot go back and gets its prompt anew. */
+static void make_room(void *data)
+{
+    struct walk *walk = data;
+    const struct options *o = walk->run->options;
+    if (o->window > 0 && walk->at == o->depth + o->window) {
+        llama_memory_t memory = llama_get_memory(walk->run->context);
+        if (!llama_memory_seq_rm(memory, 0, (llama_pos)o->depth, -1)) {
+            forget(walk->run);
+            feed(walk->run, 0, o->depth);
+            llama_synchronize(walk->run->context);
+        }
+        walk->at = o->depth;
+    }
+    if (walk->at == o->n_ctx) {
+        fprintf(stderr, "drive: --ctx %llu is full: give a --window or shorter phases\n",
+                (unsigned long long)o->n_ctx);
+        exit(1);
+    }
+}
+
+static void decode_next(void *data)
+{
+    struct walk *walk = data;
+    feed(walk->run, walk->at, walk->at + 1);
+    llama_synchronize(walk->run->context);
+    walk->at++;
+}
+
+static bool is_undisturbed(void *data, double *share)
+{
+    struct core_speed core = {0};
+    const bool good = undisturbed(((const struct walk *)data)->run, &core);
+    *share = core.sum;
+    return good;
+}
+
+static json_t *measure_phases(struct run *run)
+{
+    const struct options *o = run->options;
+    struct walk walk = {.run = run, .at = o->depth};
+    forget(run);
+    feed(run, 0, o->depth);
+    for (int i = 0; i < WARM_TOKENS; i++) {
+        make_room(&walk);
+        decode_next(&walk);
+    }
+    const struct load_run load = {.phases = o->phases,
+                                  .n_phases = o->n_phases,
+                                  .cpu_load = o->cpu_load,
+                                  .period_ms = (double)o->period_ms,
+                                  .counters = run->counters,
+                                  .data = &walk,
+                                  .make_room = make_room,
+                                  .decode = decode_next,
+                                  .undisturbed = is_undisturbed};
+    struct ats_error err;
+    json_t *phases = load_measure(&load, &err);
+    if (phases == NULL) {
+        fprintf(stderr, "drive: %s\n", err.text);
+        exit(1);
+    }
+    return phases;
+}
+
 /* Decoding starts from a prompt of its depth; where that is a measured length, both are
  * measured in one go. */
 static void measure(struct run *run)
@@ -598,17 +715,31 @@ static int32_t *make_stream(const struct options *o, int32_t n_vocab)
     return tokens;
 }
 
+static void check_phases(const struct options *o)
+{
+    for (size_t i = 0; i < o->n_phases; i++) {
+        if (load_phase_has_cpu(&o->phases[i]) && (o->cpu_load == NULL || o->period_ms == 0)) {
+            fprintf(stderr, "drive: phases with cpu= need --cpu-load PROGRAM, and a --period\n");
+            exit(2);
+        }
+    }
+}
+
 static void check_lengths(const struct options *o)
 {
     uint64_t most = o->n_decode > 0 ? o->depth + o->n_decode : 0;
     for (size_t i = 0; i < o->n_prompts; i++) {
         most = o->prompts[i] > most ? o->prompts[i] : most;
     }
+    if (o->n_phases > 0) {
+        most = o->depth + (o->window > 0 ? o->window : 1);
+    }
     if (o->check) {
         return;
     }
     if (most == 0 || o->n_ubatch == 0 || o->n_threads == 0) {
-        fprintf(stderr, "drive: nothing to measure: give --prefill or --decode, and no zeros\n");
+        fprintf(stderr,
+                "drive: nothing to measure: give --prefill, --decode or --phases, no zeros\n");
         exit(2);
     }
     if (most > o->n_ctx || o->n_ubatch + 1 > o->n_ctx) {
@@ -625,6 +756,9 @@ static void print_result(const struct run *run, ggml_backend_dev_t device, doubl
                   run->options->device, "description",
                   device == NULL ? "CPU" : ggml_backend_dev_description(device), "load_s", loaded_s,
                   "cpu_speed", run->options->cpu_speed, "tests", run->tests);
+    if (run->phases != NULL) {
+        json_object_set(result, "phases", run->phases);
+    }
     json_dumpf(result, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     printf("\n");
     json_decref(result);
@@ -639,9 +773,12 @@ int main(int argc, char **argv)
                         .n_threads = 1,
                         .depth = 2048,
                         .n_repeat = 1,
-                        .seed = 1};
+                        .seed = 1,
+                        .window = 256,
+                        .period_ms = 2};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     check_lengths(&o);
+    check_phases(&o);
     llama_log_set(log_errors, &o.verbose);
     load_backends(&o);
     llama_backend_init();
@@ -662,8 +799,12 @@ int main(int argc, char **argv)
     if (!o.check) {
         measure(&run);
     }
+    if (!o.check && o.n_phases > 0) {
+        run.phases = measure_phases(&run);
+    }
     print_result(&run, devices[0], loaded);
     json_decref(run.tests);
+    json_decref(run.phases);
     free(run.tokens);
     bench_counters_free(run.counters);
     llama_free(run.context);

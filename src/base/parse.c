@@ -104,6 +104,17 @@ bool ats_parse_u64(const char *text, uint64_t max, uint64_t *value, struct ats_e
     return true;
 }
 
+const char *ats_parse_decimal(const char *text, double *value)
+{
+    struct decimal number;
+    const char *end = read_decimal(text, &number);
+    if (end == NULL || number.is_huge) {
+        return NULL;
+    }
+    *value = (double)number.whole + number.fraction;
+    return end;
+}
+
 const char *ats_format_bytes(size_t bytes, char *text, size_t text_size)
 {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -18,6 +18,10 @@ bool ats_parse_bytes(const char *text, size_t *bytes, struct ats_error *err);
 /* A decimal or 0x-prefixed number in [0, max]. */
 bool ats_parse_u64(const char *text, uint64_t max, uint64_t *value, struct ats_error *err);
 
+/* Reads a decimal number as it is written, "12.345", from the start of `text`, in every locale:
+ * no sign, no exponent. Returns where it ends; NULL if there is none, or if it is 2^64 or more. */
+const char *ats_parse_decimal(const char *text, double *value);
+
 /* Writes e.g. "5.6 GiB" or "812 KiB" into `text` and returns it. */
 const char *ats_format_bytes(size_t bytes, char *text, size_t text_size);
 

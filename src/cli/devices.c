@@ -68,7 +68,8 @@ static const struct argp argp = {
     "(warnings and errors while loading). A device is {name, description, type, registry, "
     "memory_free_bytes, memory_total_bytes, capabilities {async, events, host_buffer, "
     "buffer_from_host_ptr, mmap}}; the CPU has cores, an accelerator has emulated (true or "
-    "false) and emulation (null, or {profile, mode} and for a rig rig and scale), an ATS device "
+    "false) and emulation (null, or {profile, mode}, for a rig rig and scale, in timed mode load), "
+    "an ATS device "
     "has accelerator (the name of the one it uses, or null).",
     NULL,
     NULL,

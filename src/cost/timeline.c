@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* GB/s in bytes per microsecond */
 static const double BYTES_PER_US = 1e3;
@@ -56,6 +57,12 @@ struct device {
     struct ats_timeline_link link;
     struct ats_timeline_totals totals;
     struct stream *holder[ENGINES];
+    bool has_begun; /* has had a command */
+    double first_us;
+    struct ats_timeline_load load;   /* now */
+    struct ats_timeline_load *loads; /* of which the first `load_index` are past */
+    size_t n_loads;
+    size_t load_index;
 };
 
 struct ats_timeline {
@@ -104,6 +111,9 @@ void ats_timeline_free(struct ats_timeline *t)
         free(t->streams[i]->ring);
         free(t->streams[i]);
     }
+    for (int d = 0; d < t->n_devices; d++) {
+        free(t->devices[d].loads);
+    }
     free(t->streams);
     free(t->devices);
     free(t);
@@ -121,7 +131,7 @@ int ats_timeline_add_device(struct ats_timeline *t, const struct ats_timeline_li
         return -1;
     }
     t->devices = grown;
-    t->devices[t->n_devices] = (struct device){.link = *link};
+    t->devices[t->n_devices] = (struct device){.link = *link, .load = {.compute = 1, .link = 1}};
     return t->n_devices++;
 }
 
@@ -164,6 +174,63 @@ uint32_t ats_timeline_open(struct ats_timeline *t, int device)
     s->tag = 0;
     s->observer = (struct ats_timeline_observer){0};
     return s->id;
+}
+
+/* ---- load from elsewhere ---- */
+
+/* When the device's next load begins; infinity if none is to come. */
+static double next_load_us(const struct device *d)
+{
+    if (d->load_index == d->n_loads) {
+        return INFINITY;
+    }
+    const double at_us = d->loads[d->load_index].at_us;
+    if (!d->has_begun) {
+        return at_us > 0 ? INFINITY : 0;
+    }
+    return d->first_us + at_us;
+}
+
+static void change_loads(struct ats_timeline *t)
+{
+    for (int i = 0; i < t->n_devices; i++) {
+        struct device *d = &t->devices[i];
+        while (next_load_us(d) <= t->now_us) {
+            d->load = d->loads[d->load_index++];
+        }
+    }
+}
+
+/* Until some device's next load begins. */
+static double change_us(const struct ats_timeline *t)
+{
+    double us = INFINITY;
+    for (int i = 0; i < t->n_devices; i++) {
+        us = fmin(us, next_load_us(&t->devices[i]) - t->now_us);
+    }
+    return fmax(us, 0);
+}
+
+bool ats_timeline_set_loads(struct ats_timeline *t, int device,
+                            const struct ats_timeline_load *loads, size_t n)
+{
+    struct ats_timeline_load *copy = malloc(n * sizeof(*copy));
+    if (copy == NULL) {
+        return false;
+    }
+    memcpy(copy, loads, n * sizeof(*copy));
+    struct device *d = &t->devices[device];
+    free(d->loads);
+    d->loads = copy;
+    d->n_loads = n;
+    d->load_index = 0;
+    change_loads(t);
+    return true;
+}
+
+struct ats_timeline_load ats_timeline_load(const struct ats_timeline *t, int device)
+{
+    return t->devices[device].load;
 }
 
 /* ---- which command runs ---- */
@@ -307,9 +374,9 @@ static void set_rates(const struct ats_timeline *t, double cpu_gbps)
             continue;
         }
         const struct command *c = first(s);
-        const struct ats_timeline_link *link = &t->devices[s->device].link;
-        const double gbps = c->direction == ATS_TO_HOST ? link->d2h_gbps : link->h2d_gbps;
-        s->rate = gbps * BYTES_PER_US / count_moving(t, s->device, c->direction);
+        const struct device *d = &t->devices[s->device];
+        const double gbps = c->direction == ATS_TO_HOST ? d->link.d2h_gbps : d->link.h2d_gbps;
+        s->rate = gbps / d->load.link * BYTES_PER_US / count_moving(t, s->device, c->direction);
         if (c->max_gbps > 0) {
             s->rate = fmin(s->rate, c->max_gbps * BYTES_PER_US);
         }
@@ -324,14 +391,18 @@ static void set_rates(const struct ats_timeline *t, double cpu_gbps)
 
 /* How long the first command of a stream still takes, at the rates set: to its
  * end, or for a copy to its first byte. Infinity: it does not run. */
-static double left_us(const struct stream *s)
+static double left_us(const struct ats_timeline *t, const struct stream *s)
 {
     const struct command *c = s->id != 0 && s->held != NO_ENGINE ? first(s) : NULL;
     if (c == NULL) {
         return INFINITY;
     }
-    if (c->kind == COMPUTE || c->left_us > EPSILON) {
-        return c->left_us;
+    const struct ats_timeline_load *load = &t->devices[s->device].load;
+    if (c->kind == COMPUTE) {
+        return c->left_us * load->compute;
+    }
+    if (c->left_us > EPSILON) {
+        return c->left_us * load->link;
     }
     return c->left_bytes > EPSILON ? c->left_bytes / s->rate : 0;
 }
@@ -340,7 +411,7 @@ static double shortest_us(const struct ats_timeline *t)
 {
     double shortest = INFINITY;
     for (size_t i = 0; i < t->n_streams; i++) {
-        shortest = fmin(shortest, left_us(t->streams[i]));
+        shortest = fmin(shortest, left_us(t, t->streams[i]));
     }
     return shortest;
 }
@@ -348,7 +419,8 @@ static double shortest_us(const struct ats_timeline *t)
 double ats_timeline_next_us(const struct ats_timeline *t, double cpu_gbps)
 {
     set_rates(t, cpu_gbps);
-    return t->now_us + shortest_us(t);
+    const double shortest = shortest_us(t);
+    return t->now_us + (isfinite(shortest) ? fmin(shortest, change_us(t)) : shortest);
 }
 
 /* ---- time passes ---- */
@@ -360,14 +432,15 @@ static void progress(struct ats_timeline *t, struct stream *s, double us)
         return;
     }
     struct ats_timeline_totals *totals = &t->devices[s->device].totals;
+    const struct ats_timeline_load *load = &t->devices[s->device].load;
     if (c->kind == COMPUTE) {
-        c->left_us -= us;
+        c->left_us -= us / load->compute;
         totals->compute_us += us;
         return;
     }
     totals->copy_us[c->direction] += us;
     if (c->left_us > EPSILON) {
-        c->left_us -= us;
+        c->left_us -= us / load->link;
         return;
     }
     const double bytes = fmin(s->rate * us, c->left_bytes);
@@ -399,6 +472,7 @@ static void step(struct ats_timeline *t, double us)
             finish(t, t->streams[i]);
         }
     }
+    change_loads(t);
     settle(t);
 }
 
@@ -414,7 +488,7 @@ void ats_timeline_advance(struct ats_timeline *t, double now_us, double cpu_gbps
 {
     while (t->now_us < now_us) {
         set_rates(t, cpu_gbps);
-        const double next = shortest_us(t);
+        const double next = fmin(shortest_us(t), change_us(t));
         const double rest = now_us - t->now_us;
         step(t, fmin(next, rest));
         if (next >= rest) {
@@ -447,6 +521,12 @@ static struct ats_ticket submit(struct ats_timeline *t, uint32_t stream,
     struct stream *s = find(t, stream);
     if (s == NULL || s->ring == NULL || (s->submitted - s->completed == s->capacity && !grow(s))) {
         return (struct ats_ticket){0};
+    }
+    struct device *d = &t->devices[s->device];
+    if (!d->has_begun) {
+        d->has_begun = true;
+        d->first_us = t->now_us;
+        change_loads(t);
     }
     const bool was_empty = s->submitted == s->completed;
     s->ring[s->submitted & (s->capacity - 1)] = *command;

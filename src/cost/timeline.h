@@ -11,6 +11,10 @@
  *     rate = min(link / transfers, own limit), all scaled down together so that
  *     their sum is at most max(dram_limit - cpu_gbps, MIN_DRAM_SHARE * dram_limit)
  *
+ * A device may have load from elsewhere, from given times on: its operators then take longer by a
+ * factor; by another one its link is slower and the latency of copies longer. A command that is
+ * under way goes on at the new speed.
+ *
  * Pure: time is an argument in microseconds, never read from a clock; advance
  * steps from event to event, so results do not depend on how often it is
  * called, as long as the CPU's share stays the same. Not thread-safe; the
@@ -73,6 +77,23 @@ void ats_timeline_set_dram_limit(struct ats_timeline *timeline, double dram_limi
 /* Adds a device and returns its index, -1 if memory is out. */
 int ats_timeline_add_device(struct ats_timeline *timeline, const struct ats_timeline_link *link);
 
+/* By which factors things take longer, 1 for not at all: from at_us after the device's first
+ * command on; 0 is from now on, before the first command too. */
+struct ats_timeline_load {
+    double at_us;
+    double compute; /* operators */
+    double link;    /* what the link does, for copy engines and copy kernels, and their latency */
+};
+
+/* Replaces the load that the device is to have: `n` of them, at least one, in the order of their
+ * times, copied. Before the first of them it has what it has now; one of the past counts at once.
+ * False if memory is out; then nothing changes. */
+bool ats_timeline_set_loads(struct ats_timeline *timeline, int device,
+                            const struct ats_timeline_load *loads, size_t n);
+
+/* What the device has now; at_us is that of its first. */
+struct ats_timeline_load ats_timeline_load(const struct ats_timeline *timeline, int device);
+
 /* A new stream of a device, 0 if memory is out. Closing drops what it holds;
  * tickets of a closed stream are done. */
 uint32_t ats_timeline_open(struct ats_timeline *timeline, int device);
@@ -111,7 +132,8 @@ bool ats_timeline_done(const struct ats_timeline *timeline, struct ats_ticket ti
  * is over. */
 double ats_timeline_moved(const struct ats_timeline *timeline, struct ats_ticket ticket);
 
-/* When the next command ends if the CPU takes `cpu_gbps`; infinity if none is under way. */
+/* When the next command ends, or a load changes how fast one runs, if the CPU takes `cpu_gbps`;
+ * infinity if none is under way. */
 double ats_timeline_next_us(const struct ats_timeline *timeline, double cpu_gbps);
 
 /* The last command of some stream of `device` that holds one; a zero ticket if none does. */

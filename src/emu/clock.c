@@ -72,6 +72,7 @@ static struct {
     _Atomic int pieces; /* being read; without the lock too */
     struct job **last_job;
     bool stop;
+    _Atomic unsigned n_loads; /* how often a load was set; read without the lock too */
 
     struct ats_emu_clock_counters counters;
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
@@ -130,6 +131,16 @@ void ats_emu_clock_look(void)
     pthread_mutex_lock(&state.lock);
     look(ats_emu_clock_us());
     pthread_mutex_unlock(&state.lock);
+}
+
+bool ats_emu_clock_set_loads(int device, const struct ats_timeline_load *loads, size_t n)
+{
+    pthread_mutex_lock(&state.lock);
+    look(ats_emu_clock_us());
+    const bool ok = ats_timeline_set_loads(state.timeline, device, loads, n);
+    atomic_fetch_add(&state.n_loads, 1);
+    pthread_mutex_unlock(&state.lock);
+    return ok;
 }
 
 struct ats_timeline *ats_emu_clock_lock(void)
@@ -351,13 +362,14 @@ static void read_due(void)
 
 /* ---- waiting ---- */
 
-static void spin_until(double us)
+/* Or until a load is set, which moves deadlines. */
+static void spin_until(double us, unsigned n_loads)
 {
     const double left_us = us - ats_emu_clock_us();
     if (left_us > SLEEP_FROM_US) {
         nap(left_us - SLEEP_MARGIN_US);
     }
-    while (ats_emu_clock_us() < us) {
+    while (ats_emu_clock_us() < us && atomic_load(&state.n_loads) == n_loads) {
         relax();
     }
 }
@@ -374,8 +386,9 @@ static void wait_a_little(double now_us)
     }
     const double next_us = ats_timeline_next_us(state.timeline, state.share_gbps);
     const bool copying = ats_timeline_copying(state.timeline);
+    const unsigned n_loads = atomic_load(&state.n_loads);
     pthread_mutex_unlock(&state.lock);
-    spin_until(fmin(next_us, now_us + (copying ? LOOK_US : MAX_SLEEP_US)));
+    spin_until(fmin(next_us, now_us + (copying ? LOOK_US : MAX_SLEEP_US)), n_loads);
     pthread_mutex_lock(&state.lock);
 }
 

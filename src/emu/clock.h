@@ -42,6 +42,9 @@ double ats_emu_clock_us(void);
  * long their caller takes to work them out. */
 void ats_emu_clock_look(void);
 
+/* Replaces the load of a device of the timeline, from now on: ats_timeline_set_loads. */
+bool ats_emu_clock_set_loads(int device, const struct ats_timeline_load *loads, size_t n);
+
 /* The timeline, locked, as it was at the last look. */
 struct ats_timeline *ats_emu_clock_lock(void);
 void ats_emu_clock_unlock(void);

@@ -20,6 +20,7 @@
  *   ats_backend_take_error                         see ats_emu_take_error
  *   ats_backend_observe, ats_backend_tag           see ats_emu_observe, ats_emu_tag
  *   ats_emu_inject                                 see below
+ *   ats_emu_set_load                               see below
  *   ats_emu_counters                               see below
  *   ats_emu_describe                               see below
  *
@@ -27,7 +28,9 @@
  * (6G), ATS_EMU_SEED, ATS_EMU_DELAY_US, ATS_EMU_FAIL (a failure spec). Timed
  * mode: ATS_RIG_SCALE, ATS_RIG_TYPE (rig_scale.h), ATS_EMU_REPORT (a file for
  * the counters at exit, report.h), ATS_EMU_STRICT=1 (a process whose emulation
- * did not keep its clock ends with exit code 1).
+ * did not keep its clock ends with exit code 1), ATS_EMU_LOAD (what load from
+ * elsewhere the device has when, "10s:compute=2.5,link=2.5;40s:off" in seconds
+ * after its first command: load.h).
  *
  * Failure spec: comma-separated "what:N" (the Nth fails) or "what:N+" (all
  * from the Nth on), N counted from 1 per device, from the moment the spec is
@@ -57,6 +60,13 @@ bool ats_emu_start(const char *spec, struct ats_error *err);
 
 /* Replaces the failure spec of one emulated device; the counters restart. */
 bool ats_emu_inject(ggml_backend_dev_t dev, const char *spec, struct ats_error *err);
+
+/* From now on operators of a timed device take `compute` times as long, and its link's rate and
+ * latency are by `link` worse, as if other programs used it: 60 % load is 2.5, none is 1. What is
+ * under way goes on at the new speed. Replaces what ATS_EMU_LOAD has planned for later. False if
+ * `dev` is not an emulated device in timed mode or a factor is not from 1 to 1000. From any thread.
+ */
+bool ats_emu_set_load(ggml_backend_dev_t dev, double compute, double link, struct ats_error *err);
 
 /* Whether a command of this stream, or an operation on a buffer of its device,
  * failed since the last call; if so describes the first failure. Clears it,
@@ -109,8 +119,8 @@ struct ats_emu_counters {
 bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters);
 
 /* What a device emulates, as JSON: {"profile", "mode"}, for a rig also "rig" and "scale"
- * (`ats rig --json` has the same). To be freed with free(); NULL if `dev` is not
- * emulated or memory is out. */
+ * (`ats rig --json` has the same), in timed mode "load" {"compute", "link"}: the factors now. To be
+ * freed with free(); NULL if `dev` is not emulated or memory is out. */
 char *ats_emu_describe(ggml_backend_dev_t dev);
 
 /* Other programs have so many bytes of the device's memory from now on; 0: none. False if `dev` is

@@ -440,6 +440,15 @@ bool ats_emu_profile_override(struct ats_emu_profile *profile, struct ats_error 
     if (spec != NULL && spec[0] != '\0' && !ats_emu_inject_parse(spec, &changed.inject, &cause)) {
         return fail_variable(err, "ATS_EMU_FAIL", &cause);
     }
+    const char *load = getenv("ATS_EMU_LOAD");
+    if (load != NULL && load[0] != '\0') {
+        if (!ats_emu_load_parse(load, &changed.load, &cause)) {
+            return fail_variable(err, "ATS_EMU_LOAD", &cause);
+        }
+        if (!changed.timed) {
+            ats_log_warn("ATS_EMU_LOAD is ignored: '%s' is not in timed mode\n", changed.name);
+        }
+    }
     uint64_t delay_us = changed.max_delay_us;
     if (!override_number("ATS_EMU_SEED", UINT64_MAX, &changed.seed, err) ||
         !override_number("ATS_EMU_DELAY_US", MAX_DELAY_US, &delay_us, err)) {

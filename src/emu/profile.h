@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "emu/inject.h"
+#include "emu/load.h"
 #include "emu/rig_scale.h"
 
 #include <stddef.h>
@@ -26,6 +27,7 @@ struct ats_emu_profile {
     struct ats_routing_model routing; /* of experts */
     char rig[64];                     /* the rig that it is made from, or "" */
     struct ats_rig_scale scale;       /* of the rig's rates to this host; factor 1 without a rig */
+    struct ats_emu_load_schedule load;
 };
 
 /* 1 GiB, exact, without pauses or failures. */
@@ -42,7 +44,8 @@ bool ats_emu_profile_read(const char *path, struct ats_emu_profile *profile, str
  * directory set at compile time, then a rig of that name. */
 bool ats_emu_profile_find(const char *name, struct ats_emu_profile *profile, struct ats_error *err);
 
-/* Applies ATS_EMU_MEMORY, ATS_EMU_SEED, ATS_EMU_DELAY_US and ATS_EMU_FAIL. */
+/* Applies ATS_EMU_MEMORY, ATS_EMU_SEED, ATS_EMU_DELAY_US, ATS_EMU_FAIL and ATS_EMU_LOAD, which a
+ * device in exact mode ignores with a message. */
 bool ats_emu_profile_override(struct ats_emu_profile *profile, struct ats_error *err);
 
 #endif

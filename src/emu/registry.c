@@ -60,6 +60,7 @@ static void *registry_function(ggml_backend_reg_t reg, const char *name)
         {"ats_backend_observe", (void (*)(void))ats_emu_observe},
         {"ats_backend_tag", (void (*)(void))ats_emu_tag},
         {"ats_emu_inject", (void (*)(void))ats_emu_inject},
+        {"ats_emu_set_load", (void (*)(void))ats_emu_set_load},
         {"ats_emu_counters", (void (*)(void))ats_emu_counters},
         {"ats_emu_describe", (void (*)(void))ats_emu_describe},
         {"ats_emu_occupy", (void (*)(void))ats_emu_occupy},

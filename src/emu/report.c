@@ -80,6 +80,14 @@ char *ats_emu_describe(ggml_backend_dev_t dev)
         json_object_set_new(object, "rig", json_string(profile->rig));
         json_object_set_new(object, "scale", describe_scale(&profile->scale));
     }
+    if (device->timed != NULL) {
+        ats_emu_clock_look();
+        const struct ats_timeline_load load =
+            ats_timeline_load(ats_emu_clock_lock(), device->timed->index);
+        ats_emu_clock_unlock();
+        json_object_set_new(object, "load",
+                            json_pack("{s:f, s:f}", "compute", load.compute, "link", load.link));
+    }
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;

@@ -394,13 +394,36 @@ bool ats_emu_timed_init(struct ats_emu_device *device, struct ats_error *err)
     timed->index = ats_timeline_add_device(timeline, &link);
     timed->stream = timed->index < 0 ? 0 : ats_timeline_open(timeline, timed->index);
     ats_emu_clock_unlock();
-    if (timed->stream == 0) {
+    const struct ats_emu_load_schedule *load = &device->profile.load;
+    if (timed->stream == 0 ||
+        (load->n > 0 && !ats_emu_clock_set_loads(timed->index, load->steps, load->n))) {
         ats_emu_clock_stop();
         free(timed);
         return ats_fail(err, "out of host memory for a timed device");
     }
     device->timed = timed;
     return true;
+}
+
+bool ats_emu_set_load(ggml_backend_dev_t dev, double compute, double link, struct ats_error *err)
+{
+    if (!ats_emu_is_device(dev)) {
+        return ats_fail(err, "not an emulated device");
+    }
+    const struct ats_emu_device *device = dev->context;
+    if (device->timed == NULL) {
+        return ats_fail(err,
+                        "%s computes in exact mode, in which nothing takes a given time: only "
+                        "a device in timed mode can have load",
+                        device->name);
+    }
+    if (!ats_emu_load_is_factor(compute) || !ats_emu_load_is_factor(link)) {
+        return ats_fail(err, "a load of compute=%g, link=%g on %s: factors are from 1 to 1000",
+                        compute, link, device->name);
+    }
+    const struct ats_timeline_load load = {.compute = compute, .link = link};
+    return ats_emu_clock_set_loads(device->timed->index, &load, 1) ||
+           ats_fail(err, "out of host memory for the load of %s", device->name);
 }
 
 void ats_emu_timed_destroy(struct ats_emu_device *device)

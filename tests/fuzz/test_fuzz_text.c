@@ -10,6 +10,7 @@
 
 #include "base/parse.h"
 #include "emu/inject.h"
+#include "emu/load.h"
 #include "emu/profile.h"
 #include "plan/placement.h"
 #include "profile/predict.h"
@@ -333,14 +334,35 @@ static void test_machine_profiles(void **state)
 
 /* ---- short values ---- */
 
+/* What was accepted is in order and within bounds. */
+static void check_load(const struct ats_emu_load_schedule *load)
+{
+    assert_true(load->n <= ATS_EMU_LOAD_STEPS);
+    for (size_t i = 0; i < load->n; i++) {
+        const struct ats_timeline_load *step = &load->steps[i];
+        assert_true(isfinite(step->at_us) && step->at_us >= 0);
+        assert_true(i == 0 || step->at_us > step[-1].at_us);
+        assert_true(step->compute >= 1 && step->compute <= 1000);
+        assert_true(step->link >= 1 && step->link <= 1000);
+    }
+}
+
 static void test_short_values(void **state)
 {
     (void)state;
-    static const char *const seeds[] = {"6G",        "1.5GiB", "1048576",
-                                        "random:42", "fill",   "alloc:3,copy:2+",
-                                        "loss:1",    "0xff",   "compute:7"};
-    size_t accepted[4] = {0};
-    for (uint64_t round = 0; round < 20 * ROUNDS; round++) {
+    static const char *const seeds[] = {"6G",
+                                        "1.5GiB",
+                                        "1048576",
+                                        "random:42",
+                                        "fill",
+                                        "alloc:3,copy:2+",
+                                        "loss:1",
+                                        "0xff",
+                                        "compute:7",
+                                        "5s:link=2;9s:off",
+                                        "1ms:compute=2.5,link=3"};
+    size_t accepted[5] = {0};
+    for (uint64_t round = 0; round < UINT64_C(20) * ROUNDS; round++) {
         struct ats_rng rng = test_rng(200000 + round);
         struct text t = text_of(seeds[ats_rng_below(&rng, sizeof(seeds) / sizeof(seeds[0]))]);
         mutate(&t, &rng);
@@ -369,10 +391,18 @@ static void test_short_values(void **state)
         } else {
             assert_true(err.text[0] != '\0');
         }
+        struct ats_emu_load_schedule load;
+        err.text[0] = '\0';
+        if (ats_emu_load_parse(t.bytes, &load, &err)) {
+            accepted[4]++;
+            check_load(&load);
+        } else {
+            assert_true(err.text[0] != '\0');
+        }
         (void)ats_layer_of(t.bytes);
         (void)ats_is_expert_weight(t.bytes);
     }
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 5; i++) {
         assert_true(accepted[i] > ROUNDS / 10);
     }
 }

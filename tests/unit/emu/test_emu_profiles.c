@@ -106,12 +106,14 @@ static void test_profiles_are_found_and_overridden(void **state)
     static const char *const good[][2] = {{"ATS_EMU_MEMORY", "6G"},
                                           {"ATS_EMU_SEED", "77"},
                                           {"ATS_EMU_DELAY_US", "12"},
-                                          {"ATS_EMU_FAIL", "copy:2,compute:3+"}};
+                                          {"ATS_EMU_FAIL", "copy:2,compute:3+"},
+                                          {"ATS_EMU_LOAD", "1s:link=2;9s:off"}};
+    enum { N_GOOD = sizeof(good) / sizeof(good[0]) };
     static const char *const bad[][2] = {
         {"ATS_EMU_MEMORY", "lots"},      {"ATS_EMU_MEMORY", "5"},  {"ATS_EMU_SEED", "-1"},
         {"ATS_EMU_DELAY_US", "9999999"}, {"ATS_EMU_FAIL", "copy"}, {"ATS_EMU_FAIL", "copy:1,"},
-        {"ATS_EMU_FAIL", "copy:0"}};
-    for (size_t i = 0; i < 4; i++) {
+        {"ATS_EMU_FAIL", "copy:0"},      {"ATS_EMU_LOAD", "1s"}};
+    for (size_t i = 0; i < N_GOOD; i++) {
         setenv(good[i][0], good[i][1], 1);
     }
     assert_true(ats_emu_profile_override(&profile, &err));
@@ -120,15 +122,17 @@ static void test_profiles_are_found_and_overridden(void **state)
     assert_int_equal(profile.max_delay_us, 12);
     assert_int_equal(profile.inject.rule[ATS_EMU_OP_COPY].from, 2);
     assert_int_equal(profile.inject.rule[ATS_EMU_OP_LOSS].from, 0);
+    assert_int_equal(profile.load.n, 2); /* and the device, in exact mode, ignores it */
+    assert_true(profile.load.steps[0].link == 2);
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        for (size_t j = 0; j < 4; j++) {
+        for (size_t j = 0; j < N_GOOD; j++) {
             unsetenv(good[j][0]);
         }
         setenv(bad[i][0], bad[i][1], 1);
         assert_false(ats_emu_profile_override(&profile, &err));
         assert_non_null(strstr(err.text, bad[i][0]));
     }
-    unsetenv("ATS_EMU_FAIL");
+    unsetenv("ATS_EMU_LOAD");
     unsetenv("ATS_PROFILES");
     unlink(path);
     rmdir(directory);
@@ -174,7 +178,8 @@ static void test_start_registers_devices(void **state)
                                         "ggml_backend_register_host_buffer",
                                         "ggml_backend_unregister_host_buffer",
                                         "ats_backend_take_error",
-                                        "ats_emu_inject"};
+                                        "ats_emu_inject",
+                                        "ats_emu_set_load"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         assert_non_null(ggml_backend_reg_get_proc_address(reg, names[i]));
     }
