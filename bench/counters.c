@@ -103,9 +103,7 @@ static json_t *summary_since(const struct source *source)
                                           "synchronizations",
                                           "copied_to_accel_bytes",
                                           "copied_to_host_bytes",
-                                          "promoted_bytes",
-                                          "replans",
-                                          "rollbacks"};
+                                          "promoted_bytes"};
     json_t *summary = summary_of(source);
     for (size_t i = 0; summary != NULL && i < sizeof(counted) / sizeof(counted[0]); i++) {
         const json_t *now = json_object_get(summary, counted[i]);
@@ -114,6 +112,14 @@ static json_t *summary_since(const struct source *source)
             json_object_set_new(summary, counted[i],
                                 json_integer(json_integer_value(now) - json_integer_value(then)));
         }
+    }
+    static const char *const adapted[] = {"replans", "rollbacks"};
+    const json_t *now = json_object_get(summary, "adapt");
+    const json_t *then = json_object_get(source->summary, "adapt");
+    for (size_t i = 0; now != NULL && i < sizeof(adapted) / sizeof(adapted[0]); i++) {
+        const json_int_t n = json_integer_value(json_object_get(now, adapted[i])) -
+                             json_integer_value(json_object_get(then, adapted[i]));
+        json_object_set_new(summary, adapted[i], json_integer(n));
     }
     return summary;
 }
