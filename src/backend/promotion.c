@@ -74,6 +74,10 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.link_bytes_per_us = stream->rates.costs.link_bytes_per_us;
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.size / 2;
+    if (rule.kind == ATS_PROMOTE_FASTER && !rule.serial &&
+        !ats_is_worth_streaming(&description->graph, &rule, candidates)) {
+        return 0;
+    }
     ats_promote(&description->graph, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;
     size_t n = 0;

@@ -26,6 +26,22 @@ static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promo
     return (rule->serial ? copy_us + accel_us : both_us) < readers_us(graph, root, ATS_HOST);
 }
 
+bool ats_is_worth_streaming(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                            const bool *candidates)
+{
+    static const float MANY_TIMES = 4.0F;
+    float host_us = 0;
+    float copy_us = 0;
+    for (size_t r = 0; r < graph->n_roots; r++) {
+        if (candidates[r]) {
+            host_us += readers_us(graph, r, ATS_HOST);
+            copy_us +=
+                rule->copy_latency_us + (float)graph->roots[r].bytes / rule->link_bytes_per_us;
+        }
+    }
+    return host_us > MANY_TIMES * copy_us;
+}
+
 void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                  const bool *candidates, bool *promoted)
 {

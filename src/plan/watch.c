@@ -8,9 +8,9 @@
 static const double DEVIATION = 1.15;
 static const double INTERVAL_PASSES = 5;
 /* What a deviation must be worth, of a pass. */
-static const double LEAST_EFFECT = 0.02;
+static const double LEAST_EFFECT = 0.05;
 /* A new plan may take so much longer than the old one before it is taken back. */
-static const double WORSE = 1.03;
+static const double WORSE = 1.05;
 /* Waits of this share of a pass mean that the link is what it waits for. */
 static const double STALLED = 0.02;
 static const double NOT_STALLED = 0.005;
@@ -42,6 +42,7 @@ const char *ats_watch_reason_text(enum ats_watch_reason reason)
         [ATS_WATCH_ACCEL_FASTER] = "the accelerator is faster",
         [ATS_WATCH_LINK_SLOWER] = "the link is slower",
         [ATS_WATCH_LINK_TRIED] = "the link may be faster again",
+        [ATS_WATCH_SIDE_TRIED] = "the idle side may be faster again",
         [ATS_WATCH_HOST_LATE] = "the host goes on late",
         [ATS_WATCH_HOST_IN_TIME] = "the host goes on in time",
         [ATS_WATCH_TAKEN_BACK] = "the new plan was slower",
@@ -90,7 +91,7 @@ static double side_drift(const struct ats_watch *w, enum ats_side side)
             values[n++] = pass->us[side] / pass->profile_us[side];
         }
     }
-    return 2 * n > ATS_WATCH_PASSES ? within(median(values, n)) : w->seen.side[side];
+    return 2 * n > ATS_WATCH_PASSES ? within(median(values, n)) : w->planned.side[side];
 }
 
 static double late_us(const struct ats_watch *w)
@@ -154,6 +155,16 @@ static double late_effect(const struct ats_watch *w)
     return n * (w->seen.late_us - w->judged.late_us) / wall_us;
 }
 
+/* Whether a side has too little to do for its drift to be seen. */
+static bool is_idle(const struct ats_watch *w, enum ats_side side)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < ATS_WATCH_PASSES; i++) {
+        n += w->passes[i].profile_us[side] >= LEAST_US;
+    }
+    return 2 * n <= ATS_WATCH_PASSES;
+}
+
 static enum ats_watch_reason find_reason(const struct ats_watch *w, double now_us)
 {
     static const enum ats_watch_reason reasons[ATS_SIDES][2] = {
@@ -178,11 +189,15 @@ static enum ats_watch_reason find_reason(const struct ats_watch *w, double now_u
     if (stalled > STALLED && w->seen.link > w->planned.link * DEVIATION) {
         return ATS_WATCH_LINK_SLOWER;
     }
-    if (stalled < NOT_STALLED && w->planned.link > 1 &&
-        now_us - w->planned_at_us > w->probe_after_us) {
+    if (now_us - w->planned_at_us <= w->probe_after_us) {
+        return ATS_WATCH_NOTHING;
+    }
+    if (stalled < NOT_STALLED && w->planned.link > 1) {
         return ATS_WATCH_LINK_TRIED;
     }
-    return ATS_WATCH_NOTHING;
+    const bool hidden = (is_idle(w, ATS_HOST) && w->planned.side[ATS_HOST] > DEVIATION) ||
+                        (is_idle(w, ATS_ACCEL) && w->planned.side[ATS_ACCEL] > DEVIATION);
+    return hidden ? ATS_WATCH_SIDE_TRIED : ATS_WATCH_NOTHING;
 }
 
 /* ---- plans ---- */
@@ -221,6 +236,11 @@ static struct ats_drift next_drift(const struct ats_watch *w, enum ats_watch_rea
     if (reason == ATS_WATCH_LINK_TRIED) {
         drift.link = fmax(w->planned.link / PROBE_STEP, 1);
     }
+    for (int s = 0; s < ATS_SIDES && reason == ATS_WATCH_SIDE_TRIED; s++) {
+        if (is_idle(w, (enum ats_side)s)) {
+            drift.side[s] = fmax(drift.side[s] / PROBE_STEP, 1);
+        }
+    }
     if (reason == ATS_WATCH_CPU_FASTER || reason == ATS_WATCH_ACCEL_FASTER) {
         drift.link = 1; /* what took them may have taken the link as well */
     }
@@ -229,12 +249,13 @@ static struct ats_drift next_drift(const struct ats_watch *w, enum ats_watch_rea
 
 static void note_probe(struct ats_watch *w, enum ats_watch_reason reason)
 {
-    if (reason == ATS_WATCH_LINK_SLOWER && w->before.is_there &&
-        w->before.drift.link > w->planned.link) { /* tried, and in vain */
+    const bool tries = reason == ATS_WATCH_LINK_TRIED || reason == ATS_WATCH_SIDE_TRIED;
+    if (w->tried && !tries) { /* in vain, as it is given up again */
         w->probe_after_us = fmin(2 * w->probe_after_us, PROBE_LAST_US);
-    } else if (reason != ATS_WATCH_LINK_TRIED && reason != ATS_WATCH_LINK_SLOWER) {
+    } else if (!tries && reason != ATS_WATCH_LINK_SLOWER) {
         w->probe_after_us = PROBE_FIRST_US;
     }
+    w->tried = tries;
 }
 
 static void plan_anew(struct ats_watch *w, enum ats_watch_reason reason, double now_us)
@@ -260,14 +281,14 @@ static bool is_worse(const struct ats_watch *w)
 static void take_back(struct ats_watch *w, double now_us)
 {
     const struct ats_drift drift = w->before.drift;
-    const bool probed = drift.link > w->planned.link;
     use(w, &drift, now_us);
     w->before.is_there = false; /* nothing to go back to */
-    if (probed) {
+    if (w->tried) {
         w->probe_after_us = fmin(2 * w->probe_after_us, PROBE_LAST_US);
     } else {
         w->patience = fmin(2 * w->patience, MOST_PATIENCE);
     }
+    w->tried = false;
 }
 
 static bool is_time(const struct ats_pass_times *pass)

@@ -10,11 +10,11 @@
  * waits for weights: what crossed in a pass, over what would have crossed at the profile's rate.
  * A host whose cores are taken by others goes on late each time
  * that the accelerator is done, which makes changes of side dearer. While nothing waits, a link
- * that was slow is tried again from time to time, the longer apart the more often it was in vain;
- * at once if a side has become faster.
+ * that was slow, and a side that was slow and has nothing to do now, are tried again from time to
+ * time, the longer apart the more often it was in vain; at once if a side has become faster.
  *
  * Graphs are planned anew when a drift deviates by 15 % from that of the plan in use, if that is
- * worth 2 % of a pass, at the earliest after five times the time of a pass (the published system's
+ * worth 5 % of a pass, at the earliest after five times the time of a pass (the published system's
  * threshold and interval). A plan that lasts for less than 40 passes makes the interval twice as
  * long, so that a load that comes and goes does not have plans made all the time; quiet times
  * shorten it again. A new plan under which passes take longer than under the old one, on the same
@@ -60,6 +60,7 @@ enum ats_watch_reason {
     ATS_WATCH_ACCEL_FASTER,
     ATS_WATCH_LINK_SLOWER,
     ATS_WATCH_LINK_TRIED, /* whether it is as fast as it was */
+    ATS_WATCH_SIDE_TRIED, /* likewise, a side that has had nothing to do */
     ATS_WATCH_HOST_LATE,
     ATS_WATCH_HOST_IN_TIME,
     ATS_WATCH_TAKEN_BACK, /* the new plan was slower than the old one */
@@ -72,7 +73,7 @@ struct ats_drift ats_drift_draw(struct ats_rng *rng);
 /* "the CPU is slower". */
 const char *ats_watch_reason_text(enum ats_watch_reason reason);
 
-enum { ATS_WATCH_PASSES = 5 };
+enum { ATS_WATCH_PASSES = 9 };
 
 struct ats_watch {
     struct ats_drift planned; /* of the plan in use; what graphs are to be planned by */
@@ -83,6 +84,7 @@ struct ats_watch {
     double planned_at_us;
     double patience; /* the interval is five passes by this factor */
     double probe_after_us;
+    bool tried; /* the latest plan was to see whether something is faster again */
     double quiet_since_us;
     struct {
         struct ats_drift drift;
