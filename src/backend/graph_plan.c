@@ -238,9 +238,6 @@ static bool fill_promotions(struct builder *b)
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
     plan->piece = b->description.piece;
-    for (size_t i = 0; plan->piece != 0 && i < plan->n_promotions; i++) {
-        plan->crossing_bytes += plan->promotions[i].record->bytes;
-    }
     for (size_t i = 0; i < plan->n_promotions; i++) {
         plan->has_fills = plan->has_fills || plan->promotions[i].fill != NULL;
     }

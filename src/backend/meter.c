@@ -4,7 +4,6 @@
 #include "backend/stream.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <time.h>
 
 /* Passes of more tokens compute more than they read, so their times say something else. */
@@ -54,44 +53,26 @@ static void count(struct ats_stream *stream)
     counters->stalled_ns += ns_of(pass->stalled_us);
 }
 
-/* What could have crossed in the pass if the link were as profiled. */
-static double credit_of(const struct ats_stream *stream, const struct ats_pass_times *pass)
-{
-    const struct ats_partition_costs *costs = &stream->rates.costs;
-    const double host_us = fmin(pass->us[ATS_HOST], pass->wall_us);
-    return stream->meter.watch.planned.link *
-           (host_us * costs->link_beside_cpu_bytes_per_us +
-            (pass->wall_us - host_us) * costs->least_link_bytes_per_us);
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a;
-    const double y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* A stretch of the accelerator's ends for the host when it goes on, which may be late. So the
- * quicker ones say how fast the accelerator is, and the rest was the host's. */
+ * quickest one says how fast the accelerator is, and the rest was the host's. */
 static void take_lateness(struct ats_meter *meter)
 {
-    static const double LEAST_US = 20; /* shorter ones are all overhead */
-    double ratios[ATS_METER_STRETCHES];
-    size_t n = 0;
+    static const double LEAST_US = 100; /* of shorter ones, overheads are too large a part */
+    double ratio = INFINITY;
     double us = 0;
     double profile_us = 0;
     for (size_t i = 0; i < meter->n_stretches; i++) {
-        if (meter->stretches[i][1] >= LEAST_US) {
-            ratios[n++] = meter->stretches[i][0] / meter->stretches[i][1];
+        const double *stretch = meter->stretches[i];
+        if (stretch[1] >= LEAST_US) {
+            ratio = fmin(ratio, stretch[0] / stretch[1]);
         }
-        us += meter->stretches[i][0];
-        profile_us += meter->stretches[i][1];
+        us += stretch[0];
+        profile_us += stretch[1];
     }
-    if (n == 0) {
+    if (isinf(ratio)) {
         return;
     }
-    qsort(ratios, n, sizeof(*ratios), compare);
-    const double own_us = fmin(ratios[n / 4] * profile_us, us);
+    const double own_us = fmin(ratio * profile_us, us);
     meter->pass.us[ATS_ACCEL] -= us - own_us;
     meter->pass.late_us = us - own_us;
     meter->pass.n_stretches = (double)meter->n_stretches;
@@ -125,7 +106,6 @@ void ats_meter_judge(struct ats_stream *stream)
         return;
     }
     take_lateness(meter);
-    meter->pass.credit_bytes = credit_of(stream, &meter->pass);
     const enum ats_watch_reason reason =
         ats_watch_pass(&meter->watch, &meter->pass, ats_meter_now_us());
     if (reason == ATS_WATCH_NOTHING) {
@@ -147,9 +127,13 @@ void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *pla
     meter->end_us = meter->begin_us;
     meter->busy_since_us = stream->in_flight ? meter->begin_us : 0;
     meter->stretch_profile_us = 0;
+    meter->stretch_computes = false;
+    meter->stretch_stalled = false;
     meter->n_stretches = 0;
     meter->n_tokens = plan->n_tokens;
-    meter->pass = (struct ats_pass_times){.crossed_bytes = (double)plan->crossing_bytes};
+    meter->pass = (struct ats_pass_times){0};
+    meter->arrived_us = 0;
+    meter->arrived_late = false;
     meter->counts = false;
 }
 
@@ -159,20 +143,41 @@ void ats_meter_end(struct ats_stream *stream, bool well)
     stream->meter.counts = well;
 }
 
-void ats_meter_given(struct ats_stream *stream, double profile_us)
+static void give(struct ats_meter *meter, double profile_us)
 {
-    struct ats_meter *meter = &stream->meter;
-    meter->pass.profile_us[ATS_ACCEL] += profile_us;
     meter->stretch_profile_us += profile_us;
     if (meter->busy_since_us <= 0) {
         meter->busy_since_us = ats_meter_now_us();
     }
 }
 
+void ats_meter_given(struct ats_stream *stream, double profile_us)
+{
+    give(&stream->meter, profile_us);
+    stream->meter.stretch_computes = true;
+}
+
 void ats_meter_copy(struct ats_stream *stream, size_t bytes)
 {
     const struct ats_partition_costs *costs = &stream->device->rates.costs;
-    ats_meter_given(stream, costs->copy_latency_us + (double)bytes / costs->link_bytes_per_us);
+    give(&stream->meter, costs->copy_latency_us + (double)bytes / costs->link_bytes_per_us);
+}
+
+static void end_stretch(struct ats_meter *meter)
+{
+    const double us = meter->end_us - meter->busy_since_us;
+    if (!meter->stretch_stalled) {
+        meter->pass.us[ATS_ACCEL] += us;
+        meter->pass.profile_us[ATS_ACCEL] += meter->stretch_profile_us;
+        if (meter->n_stretches < ATS_METER_STRETCHES) {
+            meter->stretches[meter->n_stretches][0] = us;
+            meter->stretches[meter->n_stretches++][1] = meter->stretch_profile_us;
+        }
+    }
+    meter->stretch_profile_us = 0;
+    meter->stretch_computes = false;
+    meter->stretch_stalled = false;
+    meter->busy_since_us = 0;
 }
 
 void ats_meter_idle(struct ats_stream *stream)
@@ -180,14 +185,7 @@ void ats_meter_idle(struct ats_stream *stream)
     struct ats_meter *meter = &stream->meter;
     if (meter->busy_since_us > 0) {
         meter->end_us = ats_meter_now_us();
-        const double us = meter->end_us - meter->busy_since_us;
-        meter->pass.us[ATS_ACCEL] += us;
-        if (meter->n_stretches < ATS_METER_STRETCHES) {
-            meter->stretches[meter->n_stretches][0] = us;
-            meter->stretches[meter->n_stretches++][1] = meter->stretch_profile_us;
-        }
-        meter->stretch_profile_us = 0;
-        meter->busy_since_us = 0;
+        end_stretch(meter);
     }
 }
 
@@ -197,12 +195,42 @@ void ats_meter_cpu(struct ats_stream *stream, double since_us, double profile_us
     stream->meter.pass.profile_us[ATS_HOST] += profile_us;
 }
 
-void ats_meter_stalled(struct ats_stream *stream, double since_us)
+void ats_meter_note_given(const struct ats_stream *stream, struct ats_promotion_step *step)
 {
+    step->given_us = ats_meter_now_us();
+    step->given_cpu_us = stream->meter.pass.us[ATS_HOST];
+}
+
+/* The bytes that would have crossed in that time at the profile's rates. */
+static double credit_of(const struct ats_stream *stream, double us, double cpu_us)
+{
+    const struct ats_partition_costs *costs = &stream->rates.costs;
+    return stream->meter.watch.planned.link * (cpu_us * costs->link_beside_cpu_bytes_per_us +
+                                               (us - cpu_us) * costs->least_link_bytes_per_us);
+}
+
+void ats_meter_arrived(struct ats_stream *stream, const struct ats_promotion_step *step,
+                       double since_us)
+{
+    static const double LEAST_US = 30; /* what a wait for nothing takes */
     struct ats_meter *meter = &stream->meter;
-    const double us = ats_meter_now_us() - since_us;
-    meter->pass.stalled_us += us;
-    if (meter->busy_since_us > 0) { /* given copies of activations, which have long arrived */
-        meter->busy_since_us += us;
+    const double now_us = ats_meter_now_us();
+    const double cpu_us = meter->pass.us[ATS_HOST];
+    const bool late = now_us - since_us > LEAST_US;
+    const bool queued = step->given_us < meter->arrived_us;
+    if (late && (!queued || meter->arrived_late)) {
+        const double from_us = queued ? meter->arrived_us : step->given_us;
+        const double from_cpu_us = queued ? meter->arrived_cpu_us : step->given_cpu_us;
+        meter->pass.credit_bytes += credit_of(stream, now_us - from_us, cpu_us - from_cpu_us);
+        meter->pass.crossed_bytes += (double)step->record->bytes;
     }
+    meter->pass.stalled_us += now_us - since_us;
+    if (meter->stretch_computes) { /* and waited then, nobody knows from when on */
+        meter->stretch_stalled = meter->stretch_stalled || late;
+    } else if (meter->busy_since_us > 0) { /* with copies of activations, which are there by now */
+        meter->busy_since_us += now_us - since_us;
+    }
+    meter->arrived_us = now_us;
+    meter->arrived_cpu_us = cpu_us;
+    meter->arrived_late = late;
 }

@@ -14,9 +14,12 @@
 
 #include "plan/watch.h"
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct ats_graph_plan;
+struct ats_promotion_step;
 struct ats_stream;
 
 enum { ATS_METER_STRETCHES = 128 };
@@ -29,11 +32,16 @@ struct ats_meter {
     double end_us;              /* when it was last seen to be at work */
     double busy_since_us;       /* 0: the accelerator is idle */
     double stretch_profile_us;  /* of what it has been given since */
+    bool stretch_computes;      /* it has been given more than copies */
+    bool stretch_stalled;       /* and has waited for a weight: its time says nothing */
     /* of the pass, what the accelerator's stretches took and what they take by the profile */
     double stretches[ATS_METER_STRETCHES][2];
     size_t n_stretches;
-    uint32_t n_tokens; /* of the pass */
-    bool counts;       /* the pass can be compared with others, and has not been judged */
+    double arrived_us;     /* the latest weight, */
+    double arrived_cpu_us; /* and how long the CPU had computed by then */
+    bool arrived_late;     /* it was waited for */
+    uint32_t n_tokens;     /* of the pass */
+    bool counts;           /* the pass can be compared with others, and has not been judged */
 };
 
 /* A new stream: nothing seen. */
@@ -67,7 +75,12 @@ double ats_meter_now_us(void);
 /* The CPU has computed since then. */
 void ats_meter_cpu(struct ats_stream *stream, double since_us, double profile_us);
 
-/* The host has waited for a weight since then. */
-void ats_meter_stalled(struct ats_stream *stream, double since_us);
+/* A weight is given to the link. */
+void ats_meter_note_given(const struct ats_stream *stream, struct ats_promotion_step *step);
+
+/* The host has waited since then until it has arrived. If that took time, it says how long the
+ * weight was on its way: from when it was given, or the one before it arrived. */
+void ats_meter_arrived(struct ats_stream *stream, const struct ats_promotion_step *step,
+                       double since_us);
 
 #endif

@@ -258,13 +258,14 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
 {
     struct ats_staging_area *area = &stream->staging;
     while (area->next < plan->n_promotions) {
-        const struct ats_promotion_step *step = &plan->promotions[area->next];
+        struct ats_promotion_step *step = &plan->promotions[area->next];
         if (step->after_split >= (int32_t)n_splits) {
             return;
         }
         if (step->after_split != ATS_NO_SPLIT) {
             ggml_backend_event_wait(area->transfer, plan->splits[step->after_split].done);
         }
+        ats_meter_note_given(stream, step);
         copy_in(stream, plan, step, area->transfer);
         ggml_backend_event_record(step->arrived, area->transfer);
         area->next++;
@@ -341,7 +342,7 @@ bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
             if (plan->piece != 0 && ats_meter_watches(stream)) {
                 const double since_us = ats_meter_now_us();
                 ggml_backend_event_synchronize(step->arrived);
-                ats_meter_stalled(stream, since_us);
+                ats_meter_arrived(stream, step, since_us);
             }
             ggml_backend_event_wait(stream->accel, step->arrived);
         } else {

@@ -27,6 +27,8 @@ struct ats_promotion_step {
     struct ggml_tensor accel;     /* its bytes in staging memory, padding included */
     size_t padding;               /* bytes behind the weight's own that the accelerator reads too */
     struct ats_expert_fill *fill; /* some of it is in slots (experts_fill.h); or NULL */
+    double given_us;              /* when the copy was given to the link, */
+    double given_cpu_us;          /* and how long the CPU had computed in the pass by then */
     int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
     ggml_backend_event_t
         arrived; /* owned by the plan; NULL: copied in order, nothing to wait for */

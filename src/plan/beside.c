@@ -4,6 +4,9 @@
 
 #include <stdlib.h>
 
+/* What crosses in each pass can be late, what is held cannot: a smaller gain is not worth it. */
+static const float LEAST_GAIN = 0.95F;
+
 /* A weight of which an operator reads a small part (experts) is not worth its way. */
 static const float MOST_TIMES_THE_CPU = 4.0F;
 
@@ -32,11 +35,13 @@ static bool is_new_candidate(const struct walk *w, uint32_t root)
     return w->candidates[root] && !w->seen[root];
 }
 
-/* Bytes of the link that weights take, the starts of their pieces included. */
-static float cost_of_way(const struct ats_partition_costs *costs, float bytes)
+/* What the link brings of weights at this rate, the starts of their pieces included. */
+static float in_pieces(const struct ats_partition_costs *costs, float bytes_per_us)
 {
-    return bytes + bytes / (float)ATS_BESIDE_CHUNK * costs->copy_latency_us *
-                       costs->link_beside_cpu_bytes_per_us;
+    const float piece = costs->piece_bytes;
+    return bytes_per_us <= 0 || piece <= 0
+               ? bytes_per_us
+               : piece / (piece / bytes_per_us + costs->copy_latency_us);
 }
 
 static void mark_seen(struct walk *w, size_t first, size_t end)
@@ -88,8 +93,7 @@ static size_t add_group(struct walk *w, size_t first)
         return first;
     }
     mark_seen(w, first, end);
-    unit.bytes = cost_of_way(w->costs, unit.bytes);
-    const float way_us = unit.bytes / w->costs->least_link_bytes_per_us;
+    const float way_us = unit.bytes / in_pieces(w->costs, w->costs->least_link_bytes_per_us);
     stays = stays || way_us > MOST_TIMES_THE_CPU * unit.us[ATS_HOST];
     const ats_side_set wanted = stays                 ? ATS_ON(ATS_HOST)
                                 : w->resident != NULL ? ATS_ON(ATS_ACCEL)
@@ -151,12 +155,21 @@ static void release(struct walk *w)
     free(w->sides);
 }
 
+/* A change of side, which takes an activation over the link: while weights cross, behind the piece
+ * of them that is on its way. */
+static float change_us(const struct walk *w)
+{
+    const float rate = w->costs->link_beside_cpu_bytes_per_us;
+    const bool waits = w->resident == NULL && rate > 0;
+    return w->costs->split_us + (waits ? w->costs->piece_bytes / rate : 0);
+}
+
 static bool plan(struct walk *w, size_t staging_bytes, float *us)
 {
     const struct ats_round round = {
-        .split_us = w->costs->split_us,
-        .bytes_per_us = {[ATS_HOST] = w->costs->link_beside_cpu_bytes_per_us,
-                         [ATS_ACCEL] = w->costs->least_link_bytes_per_us},
+        .split_us = change_us(w),
+        .bytes_per_us = {[ATS_HOST] = in_pieces(w->costs, w->costs->link_beside_cpu_bytes_per_us),
+                         [ATS_ACCEL] = in_pieces(w->costs, w->costs->least_link_bytes_per_us)},
         .capacity = (float)staging_bytes,
     };
     if (!allocate(w)) {
@@ -228,7 +241,7 @@ bool ats_prefer_beside(const struct ats_graph_desc *graph, const struct ats_part
     float beside_us = 0;
     const bool ok = beside != NULL && ats_resident_us(graph, costs, candidates, chosen, &held_us) &&
                     ats_choose_beside(graph, costs, staging_bytes, candidates, beside, &beside_us);
-    *preferred = ok && beside_us < held_us;
+    *preferred = ok && beside_us < LEAST_GAIN * held_us;
     for (size_t r = 0; *preferred && r < graph->n_roots; r++) {
         chosen[r] = beside[r];
         roots[r].held = false;

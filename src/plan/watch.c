@@ -16,7 +16,7 @@ static const double STALLED = 0.02;
 static const double NOT_STALLED = 0.005;
 /* Less than this cannot be compared: clocks, and what a wait itself takes. */
 static const double LEAST_US = 50;
-static const double PROBE_FIRST_US = 1e6;
+static const double PROBE_FIRST_US = 2e6;
 static const double PROBE_LAST_US = 60e6;
 static const double PROBE_STEP = 1.5;
 static const double MOST_PATIENCE = 64;
@@ -117,11 +117,15 @@ static double stalled_share(const struct ats_watch *w)
 static double link_drift(const struct ats_watch *w)
 {
     double values[ATS_WATCH_PASSES];
+    size_t n = 0;
     for (size_t i = 0; i < ATS_WATCH_PASSES; i++) {
         const struct ats_pass_times *pass = &w->passes[i];
-        values[i] = pass->crossed_bytes > 0 ? pass->credit_bytes / pass->crossed_bytes : 1;
+        if (pass->crossed_bytes > 0) {
+            values[n++] = pass->credit_bytes / pass->crossed_bytes;
+        }
     }
-    return within(fmax(median(values, ATS_WATCH_PASSES) * MARGIN, 1));
+    const bool seen = 2 * n > ATS_WATCH_PASSES;
+    return seen ? within(fmax(median(values, n) * MARGIN, 1)) : w->planned.link;
 }
 
 /* ---- deviations ---- */
@@ -233,6 +237,9 @@ static struct ats_drift next_drift(const struct ats_watch *w, enum ats_watch_rea
     if (reason == ATS_WATCH_LINK_SLOWER) {
         drift.link = w->seen.link;
     }
+    if (reason == ATS_WATCH_ACCEL_SLOWER) { /* what takes it may take the link as well */
+        drift.link = fmax(drift.link, w->seen.side[ATS_ACCEL]);
+    }
     if (reason == ATS_WATCH_LINK_TRIED) {
         drift.link = fmax(w->planned.link / PROBE_STEP, 1);
     }
@@ -265,6 +272,7 @@ static void plan_anew(struct ats_watch *w, enum ats_watch_reason reason, double 
         w->patience = fmin(2 * w->patience, MOST_PATIENCE);
     }
     note_probe(w, reason);
+    w->assumed = reason == ATS_WATCH_ACCEL_SLOWER && drift.link > w->planned.link;
     use(w, &drift, now_us);
     w->before.is_there = true;
 }
@@ -280,7 +288,12 @@ static bool is_worse(const struct ats_watch *w)
 
 static void take_back(struct ats_watch *w, double now_us)
 {
-    const struct ats_drift drift = w->before.drift;
+    struct ats_drift drift = w->before.drift;
+    if (w->assumed) { /* only that was wrong */
+        drift = w->planned;
+        drift.link = w->before.drift.link;
+    }
+    w->assumed = false;
     use(w, &drift, now_us);
     w->before.is_there = false; /* nothing to go back to */
     if (w->tried) {

@@ -7,11 +7,11 @@
  * the profile says it takes, is its *drift*: 1 as profiled, 2.5 with 60 % of its time taken by
  * others. Drifts of single passes are noisy, so the median of the latest few counts, which one pass
  * in which the system did something else does not move. The link's is seen when the accelerator
- * waits for weights: what crossed in a pass, over what would have crossed at the profile's rate.
- * A host whose cores are taken by others goes on late each time
- * that the accelerator is done, which makes changes of side dearer. While nothing waits, a link
- * that was slow, and a side that was slow and has nothing to do now, are tried again from time to
- * time, the longer apart the more often it was in vain; at once if a side has become faster.
+ * waits for weights: what would have crossed by the profile in the time that weights were on their
+ * way, over what did. A host whose cores are taken by others goes on late each time that the
+ * accelerator is done, which makes changes of side dearer. While nothing waits, a link that was
+ * slow, and a side that was slow and has nothing to do now, are tried again from time to time, the
+ * longer apart the more often it was in vain; at once if a side has become faster.
  *
  * Graphs are planned anew when a drift deviates by 15 % from that of the plan in use, if that is
  * worth 5 % of a pass, at the earliest after five times the time of a pass (the published system's
@@ -48,8 +48,8 @@ struct ats_pass_times {
     double late_us; /* in all, that the host went on late after an accelerator's stretch of work */
     double n_stretches;
     double stalled_us;    /* that a weight on the link was waited for */
-    double crossed_bytes; /* of such weights */
-    double credit_bytes;  /* what could have crossed by the profile's rates */
+    double crossed_bytes; /* of weights of which is known how long they were on their way */
+    double credit_bytes;  /* that would have crossed in that time by the profile's rates */
 };
 
 enum ats_watch_reason {
@@ -84,7 +84,8 @@ struct ats_watch {
     double planned_at_us;
     double patience; /* the interval is five passes by this factor */
     double probe_after_us;
-    bool tried; /* the latest plan was to see whether something is faster again */
+    bool assumed; /* the link was taken to be as slow as the accelerator */
+    bool tried;   /* the latest plan was to see whether something is faster again */
     double quiet_since_us;
     struct {
         struct ats_drift drift;
