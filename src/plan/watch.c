@@ -20,6 +20,8 @@ static const double PROBE_FIRST_US = 2e6;
 static const double PROBE_LAST_US = 60e6;
 static const double PROBE_STEP = 1.5;
 static const double MOST_PATIENCE = 64;
+/* Nobody waits for longer, for the end of a load above all. */
+static const double MOST_INTERVAL_US = 1.5e6;
 /* A plan that lasts for fewer passes makes the next one wait longer. */
 static const double SOON_PASSES = 40;
 /* Patience is halved after so many intervals without a new plan. */
@@ -80,7 +82,9 @@ static double median_wall(const struct ats_watch *w)
     return median(values, ATS_WATCH_PASSES);
 }
 
-/* A side that had too little to do keeps the drift that it had. */
+/* A side that had too little to do keeps the drift that it had. Of the accelerator the quickest
+ * pass counts: what it takes ends for the host when that goes on, which may be late but never
+ * early. */
 static double side_drift(const struct ats_watch *w, enum ats_side side)
 {
     double values[ATS_WATCH_PASSES];
@@ -91,7 +95,11 @@ static double side_drift(const struct ats_watch *w, enum ats_side side)
             values[n++] = pass->us[side] / pass->profile_us[side];
         }
     }
-    return 2 * n > ATS_WATCH_PASSES ? within(median(values, n)) : w->planned.side[side];
+    if (2 * n <= ATS_WATCH_PASSES) {
+        return w->planned.side[side];
+    }
+    const double middle = median(values, n); /* which has put them in order */
+    return within(side == ATS_ACCEL ? values[0] : middle);
 }
 
 static double late_us(const struct ats_watch *w)
@@ -190,7 +198,7 @@ static enum ats_watch_reason find_reason(const struct ats_watch *w, double now_u
         return late_effect(w) > 0 ? ATS_WATCH_HOST_LATE : ATS_WATCH_HOST_IN_TIME;
     }
     const double stalled = stalled_share(w);
-    if (stalled > STALLED && w->seen.link > w->planned.link * DEVIATION) {
+    if (stalled > STALLED && w->seen.link > w->judged.link * DEVIATION) {
         return ATS_WATCH_LINK_SLOWER;
     }
     if (now_us - w->planned_at_us <= w->probe_after_us) {
@@ -288,6 +296,7 @@ static bool is_worse(const struct ats_watch *w)
 
 static void take_back(struct ats_watch *w, double now_us)
 {
+    const double in_vain = w->planned.link;
     struct ats_drift drift = w->before.drift;
     if (w->assumed) { /* only that was wrong */
         drift = w->planned;
@@ -295,6 +304,7 @@ static void take_back(struct ats_watch *w, double now_us)
     }
     w->assumed = false;
     use(w, &drift, now_us);
+    w->judged.link = fmax(w->judged.link, in_vain);
     w->before.is_there = false; /* nothing to go back to */
     if (w->tried) {
         w->probe_after_us = fmin(2 * w->probe_after_us, PROBE_LAST_US);
@@ -329,7 +339,8 @@ enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_
         take_back(w, now_us);
         return ATS_WATCH_TAKEN_BACK;
     }
-    const double interval_us = INTERVAL_PASSES * w->patience * median_wall(w);
+    const double least_us = INTERVAL_PASSES * median_wall(w);
+    const double interval_us = fmax(least_us, fmin(least_us * w->patience, MOST_INTERVAL_US));
     if (w->n_passes == ATS_WATCH_PASSES) {
         w->before.wall_us = 0; /* judged once */
     }

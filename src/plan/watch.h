@@ -6,7 +6,8 @@
  * Rates come from a profile of a quiet machine. What a side takes for its part of a pass, over what
  * the profile says it takes, is its *drift*: 1 as profiled, 2.5 with 60 % of its time taken by
  * others. Drifts of single passes are noisy, so the median of the latest few counts, which one pass
- * in which the system did something else does not move. The link's is seen when the accelerator
+ * in which the system did something else does not move; of the accelerator the quickest, because
+ * for the host it is done when the host goes on. The link's is seen when the accelerator
  * waits for weights: what would have crossed by the profile in the time that weights were on their
  * way, over what did. A host whose cores are taken by others goes on late each time that the
  * accelerator is done, which makes changes of side dearer. While nothing waits, a link that was

@@ -138,14 +138,16 @@ static void test_no_times(void **state)
     assert_int_equal(watch.n_passes, 0);
 }
 
+/* Later there is rest, but for tries whether the link is slower with the accelerator. */
 static void check_load(struct machine *m, double *part, double drift, const double *planned,
                        struct ats_watch *watch)
 {
+    const size_t tries = part == &m->now.side[ATS_ACCEL] ? 8 : 0;
     const double before = *part;
     *part = drift;
     assert_in_range(watch_passes(m, watch, 15), 1, 2);
     assert_true(fabs(*planned / drift - 1) < 0.08);
-    assert_int_equal(watch_passes(m, watch, 2000), 0);
+    assert_in_range(watch_passes(m, watch, 2000), 0, tries);
     *part = before;
     assert_in_range(watch_passes(m, watch, 15), 1, 2);
     assert_true(fabs(*planned / before - 1) < 0.08);
@@ -251,7 +253,7 @@ static void test_periodic(void **state)
             m.now.side[ATS_HOST] = turn % 2 == 0 ? 1 : 2.5;
             n_plans += watch_passes(&m, &watch, half);
         }
-        if (half < 30 && n_plans > 90) {
+        if (half < 30 && n_plans > 3 + m.clock_us / 1.5e6) {
             fail_msg("seed %llu: %zu plans in 3000 passes of a load that turns every %zu",
                      (unsigned long long)(seed + k), n_plans, half);
         }
