@@ -75,7 +75,8 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.size / 2;
     if (rule.kind == ATS_PROMOTE_FASTER && !rule.serial &&
-        !ats_is_worth_streaming(&description->graph, &rule, candidates)) {
+        stream->meter.watch.planned.side[ATS_HOST] > 1 &&
+        !ats_streams_all(&description->graph, &rule, candidates)) {
         return 0;
     }
     ats_promote(&description->graph, &rule, candidates, chosen);

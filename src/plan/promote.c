@@ -26,8 +26,8 @@ static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promo
     return (rule->serial ? copy_us + accel_us : both_us) < readers_us(graph, root, ATS_HOST);
 }
 
-bool ats_is_worth_streaming(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
-                            const bool *candidates)
+bool ats_streams_all(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                     const bool *candidates)
 {
     static const float MANY_TIMES = 4.0F;
     float host_us = 0;

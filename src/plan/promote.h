@@ -33,12 +33,12 @@ struct ats_promotion {
     size_t most_bytes;       /* larger weights are not promoted */
 };
 
-/* Whether a pass is one to stream weights for: the CPU would take four times as long for the
- * candidates as the link takes to bring them. In other passes, those of few tokens, CPU and link
- * are near enough to share the work, and it is weighed what stays and what crosses (hold.h,
- * beside.h). */
-bool ats_is_worth_streaming(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
-                            const bool *candidates);
+/* Whether a pass is one to stream weights for in any case: the CPU would take four times as long
+ * for the candidates as the link takes to bring them. In other passes, those of few tokens, a CPU
+ * that others slow down for a while is no reason to: it would have nothing to do, and nobody would
+ * see that it is fast again. There it is weighed what stays and what crosses (hold.h, beside.h). */
+bool ats_streams_all(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                     const bool *candidates);
 
 /* Sets `promoted` for each root: true for candidates that are to be promoted. `candidates`
  * says which roots are weights in host memory that only operators read which the accelerator
