@@ -36,7 +36,7 @@ struct ats_device_counters {
     atomic_ullong expert_misses;  /* columns of the same regions that the CPU computed */
     atomic_ullong expert_bytes;   /* copied into slots while decoding */
     atomic_ullong prompt_tokens;  /* of passes of more than one token */
-    atomic_ullong prompt_ns;      /* that these passes took, their plans included */
+    atomic_ullong prompt_ns;      /* that these passes took, without making plans */
     atomic_ullong answer_tokens;  /* of passes of one token */
     atomic_ullong answer_ns;
     atomic_ullong cpu_ns;     /* of all passes: the CPU side computed */
@@ -71,8 +71,10 @@ struct ats_device {
     size_t vram_budget;         /* bytes that may be taken from the accelerator */
     size_t vram_used;           /* bytes taken: weights, state, compute memory */
     bool budget_known;
-    size_t vram_wanted; /* the budget at the start; others may have made it smaller (follow.h) */
-    size_t vram_before; /* bytes that the accelerator said were free then */
+    size_t vram_wanted;    /* the budget at the start; others may have made it smaller (follow.h) */
+    size_t vram_before;    /* bytes that the accelerator said were free then */
+    bool squeezed;         /* slots or staging memory were given up for others */
+    double return_wait_us; /* since bringing weights back has failed: 0, or the wait */
     _Atomic double followed_until_us; /* when to look next what is free */
     atomic_bool accel_lost;           /* see loss.h */
     bool told_no_staging;             /* the log has that there is no room for staging memory */

@@ -481,6 +481,7 @@ static void take_biases(struct ats_stream *stream, const struct parts *parts)
             ats_vram_take(stream->device, &bias, 1, &err) &&
             ats_record_bring(bias, ATS_ACCEL, stream->accel, &err)) {
             bias->home = ATS_ON_BOTH;
+            bias->displaced = 0;
         }
     }
 }

@@ -5,8 +5,11 @@
 #include "base/parse.h"
 #include "plan/headroom.h"
 
+#include <math.h>
+
 static const double INTERVAL_US = 5e5;
 static const double MOST_LATE_US = 1e7;
+static const double MOST_WAIT_US = 6e7;
 
 static size_t budget_now(struct ats_device *device)
 {
@@ -16,6 +19,30 @@ static size_t budget_now(struct ats_device *device)
                                   .before = device->vram_before};
     ggml_backend_dev_memory(device->accel, &memory.free, &memory.total);
     return ats_headroom_budget(&memory);
+}
+
+/* Returns how long to wait beyond the interval. */
+static double come_back(struct ats_stream *stream)
+{
+    struct ats_device *device = stream->device;
+    size_t bytes = 0;
+    if (!ats_residency_bring_back(device, stream->accel, &bytes)) {
+        if (device->return_wait_us <= 0) {
+            ats_log_warn("%s: weights cannot come back to VRAM yet; tried again ever more rarely\n",
+                         device->name);
+        }
+        device->return_wait_us = fmin(2 * device->return_wait_us + INTERVAL_US, MOST_WAIT_US);
+        return device->return_wait_us;
+    }
+    device->return_wait_us = 0;
+    if (device->vram_budget == device->vram_wanted) {
+        ats_residency_spread(device);
+    }
+    double wait_us = 0; /* a group that is large for one interval takes several */
+    while (bytes > ats_return_bytes(INTERVAL_US + wait_us, device->rates.costs.link_bytes_per_us)) {
+        wait_us += INTERVAL_US;
+    }
+    return wait_us;
 }
 
 static void follow(struct ats_stream *stream, double now_us)
@@ -38,12 +65,7 @@ static void follow(struct ats_stream *stream, double now_us)
                          device->name);
         }
     } else if (device->vram_budget >= before) {
-        const double link = device->rates.costs.link_bytes_per_us;
-        const size_t bytes = ats_residency_bring_back(device, stream->accel);
-        /* a group that is large for one interval takes several */
-        while (bytes > ats_return_bytes(next_us - now_us, link)) {
-            next_us += INTERVAL_US;
-        }
+        next_us += come_back(stream);
     }
     device->followed_until_us = next_us;
 }

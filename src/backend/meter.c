@@ -25,7 +25,7 @@ void ats_meter_start(struct ats_stream *stream)
 {
     stream->meter.rng.state = stream->device->config->adapt_seed;
     ats_watch_start(&stream->meter.watch, ats_meter_now_us());
-    stream->rates = ats_plan_rates_drifted(&stream->device->rates, &stream->meter.watch.planned);
+    stream->rates = ats_plan_rates_assumed; /* until a graph is planned */
 }
 
 /* ---- between passes ---- */
@@ -44,7 +44,7 @@ static void count(struct ats_stream *stream)
     if (n > 1) {
         counters->prompt_tokens += n;
         counters->prompt_ns += ns_of(pass->wall_us);
-    } else {
+    } else if (n == 1) {
         counters->answer_tokens += n;
         counters->answer_ns += ns_of(pass->wall_us);
     }
@@ -87,22 +87,32 @@ static void tell(const struct ats_stream *stream, enum ats_watch_reason reason)
                  drift->side[ATS_ACCEL], drift->link, drift->late_us);
 }
 
+void ats_meter_settle(struct ats_stream *stream)
+{
+    struct ats_meter *meter = &stream->meter;
+    if (meter->counts && !meter->is_counted) {
+        meter->is_counted = true;
+        meter->pass.wall_us = meter->end_us - meter->begin_us;
+        count(stream);
+    }
+}
+
 void ats_meter_judge(struct ats_stream *stream)
 {
     struct ats_meter *meter = &stream->meter;
     struct ats_device_counters *counters = &stream->device->counters;
+    ats_meter_settle(stream);
     if (!meter->counts) {
         return;
     }
     meter->counts = false;
-    meter->pass.wall_us = meter->end_us - meter->begin_us;
-    count(stream);
+    meter->pass.n_tokens = meter->n_tokens;
     if (stream->device->config->adapt == ATS_ADAPT_RANDOM) {
         meter->watch.planned = ats_drift_draw(&meter->rng);
         stream->n_rates++;
         return;
     }
-    if (!ats_meter_watches(stream) || meter->n_tokens > MOST_TOKENS) {
+    if (!ats_meter_watches(stream) || meter->n_tokens == 0 || meter->n_tokens > MOST_TOKENS) {
         return;
     }
     take_lateness(meter);
@@ -135,6 +145,7 @@ void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *pla
     meter->arrived_us = 0;
     meter->arrived_late = false;
     meter->counts = false;
+    meter->is_counted = false;
 }
 
 void ats_meter_end(struct ats_stream *stream, bool well)

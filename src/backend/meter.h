@@ -42,6 +42,7 @@ struct ats_meter {
     bool arrived_late;     /* it was waited for */
     uint32_t n_tokens;     /* of the pass */
     bool counts;           /* the pass can be compared with others, and has not been judged */
+    bool is_counted;       /* it is in the device's counters */
 };
 
 /* A new stream: nothing seen. */
@@ -50,6 +51,10 @@ void ats_meter_start(struct ats_stream *stream);
 /* Whether passes are watched: not where nothing can be planned otherwise, nor where time means
  * nothing. */
 bool ats_meter_watches(const struct ats_stream *stream);
+
+/* Takes the latest pass into the counters, if it is over and has not been. When it has been waited
+ * for, or another one begins. */
+void ats_meter_settle(struct ats_stream *stream);
 
 /* Between passes: judges the latest. If graphs are to be planned anew, the stream's rates are new
  * and with them its plans void. */

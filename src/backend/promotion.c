@@ -75,7 +75,7 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.size / 2;
     if (rule.kind == ATS_PROMOTE_FASTER && !rule.serial &&
-        stream->meter.watch.planned.side[ATS_HOST] > 1 &&
+        ats_drift_has_cpu_load(&stream->meter.watch.planned) &&
         !ats_streams_all(&description->graph, &rule, candidates)) {
         return 0;
     }

@@ -302,7 +302,7 @@ static struct ats_record *find_next(const struct ats_device *device, bool displa
     for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
         for (size_t i = 0; i < buffer->n_records; i++) {
             struct ats_record *record = buffer->records[i];
-            if (displaced ? record->displaced == 0
+            if (displaced ? record->displaced == 0 || record->block != NULL
                           : record->block == NULL || !record->is_weight || record->stuck) {
                 continue;
             }
@@ -320,6 +320,11 @@ static size_t demote_until(struct ats_device *device, size_t bytes, ggml_backend
                            struct ats_error *err)
 {
     size_t moved = 0;
+    for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
+        for (size_t i = 0; i < buffer->n_records; i++) {
+            buffer->records[i]->stuck = false; /* it may go this time */
+        }
+    }
     while (!has_room(device, bytes)) {
         struct ats_record *record = find_next(device, false);
         if (record == NULL) {
@@ -341,10 +346,12 @@ static void release_streams(struct ats_device *device, size_t bytes,
         if (s->experts.exchange != NULL && !has_room(device, bytes)) {
             ats_experts_release(s);
             device->epoch++;
+            device->squeezed = true;
         }
         if (s->accel != asks && s->staging.buffer != NULL && !has_room(device, bytes)) {
             ats_staging_release(s);
             device->epoch++;
+            device->squeezed = true;
         }
     }
 }
@@ -366,6 +373,9 @@ bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backe
     ats_device_drain(device);
     release_streams(device, bytes, accel);
     const size_t moved = demote_until(device, bytes, accel, err);
+    if (bytes == 0) { /* nothing is being planned: the last to go */
+        release_streams(device, bytes, NULL);
+    }
     if (moved > 0) {
         device->epoch++;
         ats_log_info("%s: moved %zu weights to host memory, to make room for %s\n", device->name,
@@ -387,7 +397,7 @@ static struct ats_record **list_group(const struct ats_device *device,
         for (struct ats_buffer *buffer = device->buffers; buffer != NULL; buffer = buffer->next) {
             for (size_t i = 0; i < buffer->n_records; i++) {
                 struct ats_record *record = buffer->records[i];
-                if (record->displaced != 0 &&
+                if (record->displaced != 0 && record->block == NULL &&
                     ats_leaves_before(record->as_made.name, first->as_made.name) == 0) {
                     if (group != NULL) {
                         group[*n] = record;
@@ -422,8 +432,9 @@ static bool bring_group(struct ats_record **group, size_t n, ggml_backend_t acce
     return true;
 }
 
-static size_t bring_back(struct ats_device *device, struct ats_record **group, size_t n,
-                         ggml_backend_t accel)
+/* False: it failed, and may be tried again. */
+static bool bring_back(struct ats_device *device, struct ats_record **group, size_t n,
+                       ggml_backend_t accel, size_t *moved)
 {
     size_t vram = 0;
     size_t bytes = 0;
@@ -433,32 +444,49 @@ static size_t bring_back(struct ats_device *device, struct ats_record **group, s
     }
     struct ats_error err = {{0}};
     if (!has_room(device, vram)) {
-        return 0;
+        return true;
     }
     ats_device_drain(device);
     if (!ats_vram_take(device, group, n, &err)) {
-        return 0; /* it is tried again */
+        return false;
     }
     device->epoch++;
     if (!bring_group(group, n, accel, &err)) {
         for (size_t i = 0; i < n; i++) {
             ats_vram_release(group[i]);
         }
-        ats_log_warn("%s: weights stay in host memory: %s\n", device->name, err.text);
-        return bytes;
+        return false;
     }
     char text[32];
     ats_log_info("%s: %s of weights came back to VRAM\n", device->name,
                  ats_format_bytes(bytes, text, sizeof(text)));
-    return bytes;
+    *moved = bytes;
+    return true;
 }
 
-size_t ats_residency_bring_back(struct ats_device *device, ggml_backend_t accel)
+bool ats_residency_bring_back(struct ats_device *device, ggml_backend_t accel, size_t *moved)
 {
     const struct ats_record *first = find_next(device, true);
     size_t n = 0;
-    struct ats_record **group = first != NULL ? list_group(device, first, &n) : NULL;
-    const size_t bytes = group != NULL ? bring_back(device, group, n, accel) : 0;
+    *moved = 0;
+    if (first == NULL) {
+        return true;
+    }
+    struct ats_record **group = list_group(device, first, &n);
+    const bool ok = group != NULL && bring_back(device, group, n, accel, moved);
     free(group);
-    return bytes;
+    return ok;
+}
+
+void ats_residency_spread(struct ats_device *device)
+{
+    if (!device->squeezed || find_next(device, true) != NULL) {
+        return;
+    }
+    device->squeezed = false;
+    ats_device_drain(device);
+    for (struct ats_stream *s = device->streams; s != NULL; s = s->next) {
+        ats_experts_release(s);
+    }
+    device->epoch++;
 }

@@ -47,9 +47,13 @@ void ats_record_drop_host(struct ats_record *record);
 bool ats_residency_make_room(struct ats_device *device, size_t bytes, ggml_backend_t accel,
                              struct ats_error *err);
 
-/* Brings the group of weights back to VRAM that left last, if the budget has room for it. Returns
- * the bytes copied. Makes all graph plans void then. */
-size_t ats_residency_bring_back(struct ats_device *device, ggml_backend_t accel);
+/* Brings the group of weights back to VRAM that left last, if the budget has room for it, and makes
+ * all graph plans void then. *moved: the bytes copied. False: it failed; nothing has moved. */
+bool ats_residency_bring_back(struct ats_device *device, ggml_backend_t accel, size_t *moved);
+
+/* Once there is VRAM again and all weights are back: slots of experts and staging memory, of which
+ * some was given up, are taken anew when the next graph is planned. */
+void ats_residency_spread(struct ats_device *device);
 
 /* Waits until no backend instance of the device has work in flight. */
 void ats_device_drain(struct ats_device *device);

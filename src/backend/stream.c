@@ -66,6 +66,7 @@ static void stream_synchronize(ggml_backend_t backend)
     ggml_backend_synchronize(stream->accel);
     stream->in_flight = false;
     ats_meter_idle(stream);
+    ats_meter_settle(stream);
     const bool failed = stream->reports_errors && ats_accel_failed(stream->accel, &err);
     pthread_rwlock_unlock(&stream->device->lock);
     ats_live_idle(stream);
@@ -151,6 +152,9 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
         }
     }
     ats_observe_pass_end(stream);
+    if (!stream->in_flight) { /* else when it has been waited for */
+        ats_meter_settle(stream);
+    }
     ats_live_pass_end(stream);
     if (err.text[0] != '\0') {
         report(stream, &err);

@@ -209,7 +209,8 @@ static enum ats_watch_reason find_reason(const struct ats_watch *w, double now_u
     }
     const bool hidden = (is_idle(w, ATS_HOST) && w->planned.side[ATS_HOST] > DEVIATION) ||
                         (is_idle(w, ATS_ACCEL) && w->planned.side[ATS_ACCEL] > DEVIATION);
-    return hidden ? ATS_WATCH_SIDE_TRIED : ATS_WATCH_NOTHING;
+    const bool forgotten = w->planned.late_us > 2 * w->seen.late_us + LEAST_US;
+    return hidden || forgotten ? ATS_WATCH_SIDE_TRIED : ATS_WATCH_NOTHING;
 }
 
 /* ---- plans ---- */
@@ -222,6 +223,7 @@ void ats_watch_start(struct ats_watch *w, double now_us)
                             .planned_at_us = now_us,
                             .patience = 1,
                             .probe_after_us = PROBE_FIRST_US,
+                            .retry_after_us = PROBE_FIRST_US,
                             .quiet_since_us = now_us};
 }
 
@@ -282,6 +284,7 @@ static void plan_anew(struct ats_watch *w, enum ats_watch_reason reason, double 
     note_probe(w, reason);
     w->assumed = reason == ATS_WATCH_ACCEL_SLOWER && drift.link > w->planned.link;
     use(w, &drift, now_us);
+    w->was_taken_back = false;
     w->before.is_there = true;
 }
 
@@ -305,6 +308,7 @@ static void take_back(struct ats_watch *w, double now_us)
     w->assumed = false;
     use(w, &drift, now_us);
     w->judged.link = fmax(w->judged.link, in_vain);
+    w->was_taken_back = true;
     w->before.is_there = false; /* nothing to go back to */
     if (w->tried) {
         w->probe_after_us = fmin(2 * w->probe_after_us, PROBE_LAST_US);
@@ -320,10 +324,28 @@ static bool is_time(const struct ats_pass_times *pass)
            isfinite(pass->us[ATS_ACCEL]) && isfinite(pass->late_us) && isfinite(pass->credit_bytes);
 }
 
+/* Whether a pass is of another number of tokens than those before. If as many in a row are as make
+ * a median, they are the ones to compare. */
+static bool is_other(struct ats_watch *w, const struct ats_pass_times *pass)
+{
+    const bool other = w->n_passes > 0 && pass->n_tokens != w->passes[0].n_tokens;
+    w->n_others = other ? w->n_others + 1 : 0;
+    if (w->n_others < ATS_WATCH_PASSES) {
+        return other;
+    }
+    w->n_others = 0;
+    w->n_passes = 0;
+    w->before.wall_us = 0; /* of other passes */
+    return false;
+}
+
 enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_times *pass,
                                      double now_us)
 {
     if (!is_time(pass)) {
+        return ATS_WATCH_NOTHING;
+    }
+    if (is_other(w, pass)) {
         return ATS_WATCH_NOTHING;
     }
     w->passes[w->n_passes++ % ATS_WATCH_PASSES] = *pass;
@@ -343,6 +365,7 @@ enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_
     const double interval_us = fmax(least_us, fmin(least_us * w->patience, MOST_INTERVAL_US));
     if (w->n_passes == ATS_WATCH_PASSES) {
         w->before.wall_us = 0; /* judged once */
+        w->retry_after_us = w->was_taken_back ? w->retry_after_us : PROBE_FIRST_US;
     }
     if (now_us - w->quiet_since_us > QUIET_INTERVALS * interval_us && w->patience > 1) {
         w->patience /= 2;
@@ -350,6 +373,11 @@ enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_
     }
     if (now_us - w->planned_at_us < interval_us) {
         return ATS_WATCH_NOTHING;
+    }
+    if (w->was_taken_back && now_us - w->planned_at_us > w->retry_after_us) {
+        w->was_taken_back = false; /* what deviates from its plan counts again */
+        w->retry_after_us = fmin(2 * w->retry_after_us, PROBE_LAST_US);
+        w->judged = w->planned;
     }
     const enum ats_watch_reason reason = find_reason(w, now_us);
     if (reason != ATS_WATCH_NOTHING) {
@@ -376,6 +404,11 @@ struct ats_drift ats_drift_draw(struct ats_rng *rng)
 }
 
 /* ---- rates ---- */
+
+bool ats_drift_has_cpu_load(const struct ats_drift *drift)
+{
+    return drift->side[ATS_HOST] > DEVIATION;
+}
 
 static void slow_down(struct ats_device_rates *rates, double drift)
 {

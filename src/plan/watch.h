@@ -44,6 +44,7 @@ extern const struct ats_drift ats_no_drift;
 /* One pass of a plan, in microseconds. */
 struct ats_pass_times {
     double wall_us;
+    double n_tokens;              /* passes of one number of tokens are compared */
     double us[ATS_SIDES];         /* that a side worked */
     double profile_us[ATS_SIDES]; /* that it would by the profile; 0: it had nothing to do */
     double late_us; /* in all, that the host went on late after an accelerator's stretch of work */
@@ -85,8 +86,11 @@ struct ats_watch {
     double planned_at_us;
     double patience; /* the interval is five passes by this factor */
     double probe_after_us;
-    bool assumed; /* the link was taken to be as slow as the accelerator */
-    bool tried;   /* the latest plan was to see whether something is faster again */
+    double retry_after_us; /* what was taken back is tried again after that */
+    bool was_taken_back;
+    size_t n_others; /* passes in a row of another number of tokens */
+    bool assumed;    /* the link was taken to be as slow as the accelerator */
+    bool tried;      /* the latest plan was to see whether something is faster again */
     double quiet_since_us;
     struct {
         struct ats_drift drift;
@@ -102,6 +106,9 @@ void ats_watch_start(struct ats_watch *watch, double now_us);
  * plan anew by watch->planned. */
 enum ats_watch_reason ats_watch_pass(struct ats_watch *watch, const struct ats_pass_times *pass,
                                      double now_us);
+
+/* Whether the CPU has become slower, beyond noise. */
+bool ats_drift_has_cpu_load(const struct ats_drift *drift);
 
 /* Rates of a machine whose parts have drifted. A CPU that computes less leaves more of host memory
  * to the link. */

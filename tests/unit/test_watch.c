@@ -24,6 +24,8 @@ static const double ACCEL_US = 30e3;
 struct machine {
     struct ats_drift now;
     double noise; /* times vary by this share, either way */
+    double work;  /* of a pass, over the usual */
+    double n_tokens;
     struct ats_rng rng;
     double clock_us;
 };
@@ -46,12 +48,14 @@ static struct ats_pass_times run(struct machine *m, const struct ats_drift *plan
     const double bytes = crossing(planned);
     struct ats_pass_times pass = {
         .profile_us = {[ATS_HOST] = (HOST_BYTES - bytes) / CPU_RATE, [ATS_ACCEL] = ACCEL_US},
+        .n_tokens = m->n_tokens,
         .crossed_bytes = bytes,
-        .n_stretches = 10,
-        .late_us = 10 * m->now.late_us,
+        /* late hosts are planned for by few changes of side */
+        .n_stretches = planned->late_us > 1000 ? 1 : 10,
     };
-    pass.us[ATS_HOST] = pass.profile_us[ATS_HOST] * m->now.side[ATS_HOST] * vary(m);
-    pass.us[ATS_ACCEL] = pass.profile_us[ATS_ACCEL] * m->now.side[ATS_ACCEL] * vary(m);
+    pass.late_us = pass.n_stretches > 1 ? pass.n_stretches * m->now.late_us : 0;
+    pass.us[ATS_HOST] = pass.profile_us[ATS_HOST] * m->now.side[ATS_HOST] * m->work * vary(m);
+    pass.us[ATS_ACCEL] = pass.profile_us[ATS_ACCEL] * m->now.side[ATS_ACCEL] * m->work * vary(m);
     const double work_us = pass.us[ATS_HOST] + pass.us[ATS_ACCEL] + pass.late_us;
     pass.wall_us = fmax(work_us, bytes * m->now.link / LINK_RATE);
     pass.stalled_us = pass.wall_us - work_us;
@@ -73,7 +77,8 @@ static size_t watch_passes(struct machine *m, struct ats_watch *watch, size_t n)
 
 static struct machine quiet_machine(uint64_t seed)
 {
-    return (struct machine){.now = ats_no_drift, .noise = 0.05, .rng = {.state = seed}};
+    return (struct machine){
+        .now = ats_no_drift, .noise = 0.05, .work = 1, .n_tokens = 1, .rng = {.state = seed}};
 }
 
 /* ---- tests ---- */
@@ -165,8 +170,8 @@ static void test_loads(void **state)
     m.now.late_us = 4000;
     assert_int_equal(watch_passes(&m, &watch, 15), 1);
     assert_float_equal(watch.planned.late_us, 4000, 1);
-    m.now.late_us = 0;
-    assert_int_equal(watch_passes(&m, &watch, 15), 1);
+    m.now.late_us = 0; /* of few changes of side it cannot be seen, so it is tried */
+    watch_passes(&m, &watch, 60);
     assert_float_equal(watch.planned.late_us, 0, 1);
 }
 
@@ -185,8 +190,8 @@ static void test_link(void **state)
     while (m.clock_us < begin_us + 600e6) {
         n_plans += watch_passes(&m, &watch, 1);
     }
-    /* tries after 1, 2, 4, ... 32 s and then each minute, each with a way back */
-    assert_in_range(n_plans, 8, 40);
+    /* tries after 2, 4, ... 32 s and then each minute, each with a way back */
+    assert_in_range(n_plans, 12, 32);
     m.now.link = 1;
     const double slow_us = run(&m, &watch.planned).wall_us;
     while (m.clock_us < begin_us + 1200e6) {
@@ -214,7 +219,7 @@ static void test_link_recovers_with_a_side(void **state)
     }
 }
 
-/* Plans that change nothing for the better are taken back, once. */
+/* Plans that change nothing for the better are taken back, and tried again ever more rarely. */
 static void test_taken_back(void **state)
 {
     struct machine m = quiet_machine(*(uint64_t *)*state);
@@ -232,11 +237,45 @@ static void test_taken_back(void **state)
         n_plans += reason != ATS_WATCH_NOTHING;
         if (reason == ATS_WATCH_TAKEN_BACK) {
             was_taken_back = true;
-            assert_float_equal(watch.planned.side[ATS_HOST], 1, 1e-9);
+            assert_true(watch.planned.side[ATS_HOST] < 1.1);
         }
     }
     assert_true(was_taken_back);
-    assert_int_equal(n_plans, 2);
+    assert_in_range(n_plans, 4, 20); /* tried again after 2, 4, 8, ... and then 60 s */
+}
+
+/* Passes that have more to do for a while, just when a plan is judged, mislead for a while only. */
+static void test_misled(void **state)
+{
+    struct machine m = quiet_machine(*(uint64_t *)*state);
+    struct ats_watch watch;
+    ats_watch_start(&watch, 0);
+    watch_passes(&m, &watch, 50);
+    m.now.side[ATS_HOST] = 2.5;
+    while (watch.planned.side[ATS_HOST] < 2) {
+        watch_passes(&m, &watch, 1);
+    }
+    m.work = 2.2;
+    watch_passes(&m, &watch, 20);
+    m.work = 1;
+    watch_passes(&m, &watch, 600);
+    assert_true(fabs(watch.planned.side[ATS_HOST] / 2.5 - 1) < 0.08);
+}
+
+/* Passes of other numbers of tokens in between are not compared with these. */
+static void test_tokens(void **state)
+{
+    struct machine m = quiet_machine(*(uint64_t *)*state);
+    struct ats_watch watch;
+    ats_watch_start(&watch, 0);
+    for (size_t i = 0; i < 2000; i++) {
+        m.n_tokens = i % 3 == 2 ? 4 : 1;
+        m.work = i % 3 == 2 ? 3 : 1;
+        assert_int_equal(watch_passes(&m, &watch, 1), 0);
+    }
+    m.n_tokens = 4; /* from now on all are such, and the profile is wrong for them */
+    m.work = 3;
+    assert_in_range(watch_passes(&m, &watch, 40), 1, 4);
 }
 
 /* A load that comes and goes: the more often, the fewer of its turns are followed. */
@@ -288,6 +327,8 @@ int main(void)
         cmocka_unit_test_prestate(test_link, &seed),
         cmocka_unit_test_prestate(test_link_recovers_with_a_side, &seed),
         cmocka_unit_test_prestate(test_taken_back, &seed),
+        cmocka_unit_test_prestate(test_misled, &seed),
+        cmocka_unit_test_prestate(test_tokens, &seed),
         cmocka_unit_test_prestate(test_periodic, &seed),
         cmocka_unit_test(test_texts),
     };
