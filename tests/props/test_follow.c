@@ -19,6 +19,7 @@ enum { STEPS = 6, MOST_LOOKS = 40, PADDING = 128 << 10 };
 struct scenario {
     enum model_kind kind;
     uint64_t stream;
+    bool slices;
 };
 
 struct world {
@@ -85,6 +86,7 @@ static void run_follow(const void *argument)
                       .cpu = llama_init_from_model(models[1], context_params())};
     decode(&w, 5);
     const size_t all = used_bytes(&w);
+    CHECK(scenario_logged("experts by slice") == s->slices, "experts by slice");
     bool left = false;
     for (int step = 0; step < STEPS; step++) {
         occupy(&w, w.others + free_bytes(&w) * test_between(&rng, 900, 1000) / 1000);
@@ -114,11 +116,13 @@ static void run_follow(const void *argument)
 static void test_follows(void **state)
 {
     (void)state;
-    static const struct scenario scenarios[] = {{MODEL_LARGE, 1},
-                                                {MODEL_WIDE_EXPERTS, 2},
-                                                {MODEL_HYBRID, 3},
-                                                {MODEL_LARGE, 4},
-                                                {MODEL_WIDE_EXPERTS, 5}};
+    static const struct scenario scenarios[] = {
+        {.kind = MODEL_LARGE, .stream = 1},
+        {.kind = MODEL_WIDE_EXPERTS, .stream = 2},
+        {.kind = MODEL_HYBRID, .stream = 3},
+        {.kind = MODEL_LARGE, .stream = 4},
+        {.kind = MODEL_WIDE_EXPERTS, .stream = 5, .slices = true},
+    };
     static const char *const settings[] = {
         "ATS_EMU_MEMORY=64M", "ATS_EMU_MEMORY=64M ATS_EMU_DELAY_US=20", "ATS_EMU_MEMORY=16M",
         "ATS_EMU_MEMORY=64M ATS_ADAPT=random:9",
