@@ -69,6 +69,6 @@ adapt --seconds 1,1,1
 expect_rc 2
 adapt --load --seconds 0.2,0.2,0.2,0.2,0.2 --cpu 2 --check
 expect_rc 1
-expect_in err "missed: CPU 2 %: the rise is smaller"
+expect_in err "load: missed: " # which bounds is chance: phases are short, and the model is tiny
 
 finish
