@@ -17,7 +17,8 @@ static size_t without(size_t bytes, size_t less)
 size_t ats_headroom_budget(const struct ats_headroom *m)
 {
     const size_t reach = m->used + m->free; /* what we could have in all */
-    if (reach < m->before && m->budget > without(reach, m->total / SCARCE)) {
+    const bool others_took = reach + m->total / SCARCE < m->before;
+    if (others_took && m->budget > without(reach, m->total / SCARCE)) {
         return without(reach, m->total / LEFT_ALONE);
     }
     const size_t plenty = without(reach, m->total / PLENTY);

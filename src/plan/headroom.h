@@ -18,10 +18,11 @@ struct ats_headroom {
     size_t before; /* that was free at the start, before we took anything */
 };
 
-/* The budget from now on. If others have taken memory since the start and our budget would leave
- * less than a 64th of the device free, it becomes what leaves a 32nd; if it would leave more than a
- * 16th, it becomes what leaves that, up to `wanted`. Between the two, which a driver that pages and
- * a budget that swings both shun, nothing changes. */
+/* The budget from now on. If others have taken a 64th of the device since the start (less is
+ * padding, and what a driver needs for itself) and our budget would leave less than a 64th of the
+ * device free, it becomes what leaves a 32nd; if it would leave more than a 16th, it becomes what
+ * leaves that, up to `wanted`. Between the two, which a driver that pages and a budget that swings
+ * both shun, nothing changes. */
 size_t ats_headroom_budget(const struct ats_headroom *memory);
 
 /* The order in which weights leave VRAM, by their names: below 0 if `a` leaves before `b`. Experts,

@@ -41,6 +41,12 @@ static void test_budget(void **state)
     assert_int_equal(budget_mib(device(900, 5200)), 5500);
     assert_int_equal(budget_mib(device(1000, 5200)), 5600);
     assert_int_equal(budget_mib(device(5000, 5200)), 5600);
+    /* what others took is less than a 64th */
+    struct ats_headroom little = device(60, 5600);
+    little.before = (size_t)5160 * MIB;
+    assert_int_equal(budget_mib(little), 5600);
+    little.before++;
+    assert_int_equal(budget_mib(little), 4860);
     /* all of the device is ours by request: what is not free is ours */
     struct ats_headroom whole = {.total = (size_t)6400 * MIB,
                                  .free = 0,
