@@ -4,9 +4,6 @@
 
 #include <stdlib.h>
 
-/* What crosses in each pass can be late, what is held cannot: a smaller gain is not worth it. */
-static const float LEAST_GAIN = 0.95F;
-
 /* A weight of which an operator reads a small part (experts) is not worth its way. */
 static const float MOST_TIMES_THE_CPU = 4.0F;
 
@@ -241,7 +238,7 @@ bool ats_prefer_beside(const struct ats_graph_desc *graph, const struct ats_part
     float beside_us = 0;
     const bool ok = beside != NULL && ats_resident_us(graph, costs, candidates, chosen, &held_us) &&
                     ats_choose_beside(graph, costs, staging_bytes, candidates, beside, &beside_us);
-    *preferred = ok && beside_us < LEAST_GAIN * held_us;
+    *preferred = ok && beside_us < costs->most_of_held * held_us;
     for (size_t r = 0; *preferred && r < graph->n_roots; r++) {
         chosen[r] = beside[r];
         roots[r].held = false;

@@ -31,6 +31,7 @@ struct ats_partition_costs {
     float link_beside_cpu_bytes_per_us; /* of it, while the CPU reads weights */
     float
         piece_bytes; /* of which weights cross beside the CPU (beside.h); 0: as a whole, for free */
+    float most_of_held; /* crossing may take at most this part of the time that holding takes */
 };
 
 /* Writes one side per operator. Returns false if memory ran out. */

@@ -7,6 +7,9 @@
 /* 1 GB/s is a thousand bytes per microsecond. */
 static const double BYTES_PER_US = 1e3;
 
+/* What crosses in each pass can be late, what is held cannot: a smaller gain is not worth it. */
+#define MOST_OF_HELD 0.95F
+
 const struct ats_plan_rates ats_plan_rates_assumed = {
     .side =
         {
@@ -29,6 +32,7 @@ const struct ats_plan_rates ats_plan_rates_assumed = {
             .least_link_bytes_per_us = 12e3F,
             .link_beside_cpu_bytes_per_us = 9e3F,
             .piece_bytes = ATS_BESIDE_CHUNK,
+            .most_of_held = MOST_OF_HELD,
         },
 };
 
@@ -47,6 +51,7 @@ struct ats_plan_rates ats_plan_rates_of(const struct ats_device_rates *cpu,
                 .least_link_bytes_per_us = (float)(link * BYTES_PER_US),
                 .link_beside_cpu_bytes_per_us = (float)(fmin(link, left) * BYTES_PER_US),
                 .piece_bytes = ATS_BESIDE_CHUNK,
+                .most_of_held = MOST_OF_HELD,
             },
     };
 }

@@ -31,6 +31,8 @@ static const double MOST_DRIFT = 100;
 /* A link that is waited for is taken to be a little slower than it looks, so that the next plan has
  * no waits. */
 static const double MARGIN = 1.05;
+/* Of a machine that others use less is known: crossing has to promise so much more than holding. */
+static const float MOST_OF_HELD = 0.85F;
 
 const struct ats_drift ats_no_drift = {.side = {1, 1}, .link = 1};
 
@@ -440,6 +442,11 @@ struct ats_plan_rates ats_plan_rates_drifted(const struct ats_plan_rates *rates,
     const double beside = fmin(rates->costs.link_bytes_per_us,
                                rates->costs.link_beside_cpu_bytes_per_us + fmax(left, 0));
     out.costs.split_us += (float)drift->late_us;
+    const bool as_profiled = !deviates(drift->side[ATS_HOST], 1) &&
+                             !deviates(drift->side[ATS_ACCEL], 1) && !deviates(drift->link, 1);
+    if (!as_profiled) {
+        out.costs.most_of_held = fminf(out.costs.most_of_held, MOST_OF_HELD);
+    }
     out.costs.link_bytes_per_us = (float)(rates->costs.link_bytes_per_us / drift->link);
     out.costs.least_link_bytes_per_us = (float)(rates->costs.least_link_bytes_per_us / drift->link);
     out.costs.link_beside_cpu_bytes_per_us = (float)(beside / drift->link);

@@ -64,8 +64,8 @@ static void assert_chosen(const struct ats_partition_costs *costs, size_t stagin
 static void test_by_hand(void **state)
 {
     (void)state;
-    struct ats_partition_costs costs = {.least_link_bytes_per_us = 10,
-                                        .link_beside_cpu_bytes_per_us = 4};
+    struct ats_partition_costs costs = {
+        .least_link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4, .most_of_held = 1};
     /* before gate and up 1000 bytes have crossed, they are 6000: to wait for 500 us saves 180;
      * before down 1000 + 200 * 4 = 1800, and 120 us to wait save 90; before the next down 1800 +
      * 400 + 1000 are enough for 3000 */
@@ -104,8 +104,8 @@ static void test_experts_stay(void **state)
     };
     const struct ats_graph_desc experts = {
         .ops = few, .n_ops = OPS, .reads = reads, .roots = roots, .n_roots = ROOTS};
-    const struct ats_partition_costs costs = {.least_link_bytes_per_us = 10,
-                                              .link_beside_cpu_bytes_per_us = 4};
+    const struct ats_partition_costs costs = {
+        .least_link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4, .most_of_held = 1};
     static const bool both[ROOTS] = {[3] = true, [5] = true};
     bool chosen[ROOTS];
     float us = 0;
@@ -116,8 +116,10 @@ static void test_experts_stay(void **state)
 static void test_with_some_resident(void **state)
 {
     (void)state;
-    const struct ats_partition_costs costs = {
-        .split_us = 7, .least_link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4};
+    const struct ats_partition_costs costs = {.split_us = 7,
+                                              .least_link_bytes_per_us = 10,
+                                              .link_beside_cpu_bytes_per_us = 4,
+                                              .most_of_held = 1};
     bool some[ROOTS] = {[3] = true};
     float us = 0;
     /* attention, gate and up on the CPU, down, attention, down on the CPU: three changes */
@@ -135,8 +137,8 @@ static void test_with_some_resident(void **state)
 static void test_hold_or_cross(void **state)
 {
     (void)state;
-    struct ats_partition_costs costs = {.least_link_bytes_per_us = 10,
-                                        .link_beside_cpu_bytes_per_us = 4};
+    struct ats_partition_costs costs = {
+        .least_link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4, .most_of_held = 1};
     struct ats_root own[ROOTS];
     bool preferred = false;
     bool chosen[ROOTS] = {[3] = true, [5] = true};
