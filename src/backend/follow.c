@@ -38,11 +38,7 @@ static double come_back(struct ats_stream *stream)
     if (device->vram_budget == device->vram_wanted) {
         ats_residency_spread(device);
     }
-    double wait_us = 0; /* a group that is large for one interval takes several */
-    while (bytes > ats_return_bytes(INTERVAL_US + wait_us, device->rates.costs.link_bytes_per_us)) {
-        wait_us += INTERVAL_US;
-    }
-    return wait_us;
+    return ats_return_us(bytes, device->rates.costs.link_bytes_per_us);
 }
 
 static void follow(struct ats_stream *stream, double now_us)

@@ -74,11 +74,7 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.link_bytes_per_us = stream->rates.costs.link_bytes_per_us;
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.size / 2;
-    if (rule.kind == ATS_PROMOTE_FASTER && !rule.serial &&
-        ats_drift_has_cpu_load(&stream->meter.watch.planned) &&
-        !ats_streams_all(&description->graph, &rule, candidates)) {
-        return 0;
-    }
+    rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
     ats_promote(&description->graph, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;
     size_t n = 0;

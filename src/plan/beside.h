@@ -29,10 +29,10 @@ bool ats_choose_beside(const struct ats_graph_desc *graph, const struct ats_part
 bool ats_resident_us(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
                      const bool *candidates, const bool *resident, float *us);
 
-/* Lets weights cross beside the CPU if a pass takes less time so, by the part
- * in `costs`, than with those in `chosen`
- * held (hold.h): then replaces them there, sets the roots' `held` and `promoted` accordingly, and
- * *preferred. `roots` are the graph's. False: out of memory. */
+/* Lets weights cross beside the CPU if a pass then takes at most costs->most_of_held of the time
+ * that it takes with those in `chosen` held (hold.h): then replaces them there, sets the roots'
+ * `held` and `promoted` accordingly, and *preferred. `roots` are the graph's. False: out of
+ * memory. */
 bool ats_prefer_beside(const struct ats_graph_desc *graph, const struct ats_partition_costs *costs,
                        size_t staging_bytes, const bool *candidates, bool *chosen,
                        struct ats_root *roots, bool *preferred);

@@ -48,7 +48,7 @@ int ats_leaves_before(const char *a, const char *b)
     return kinds != 0 ? kinds : ats_layer_of(a) - ats_layer_of(b);
 }
 
-size_t ats_return_bytes(double interval_us, double link_bytes_per_us)
+double ats_return_us(size_t bytes, double link_bytes_per_us)
 {
-    return (size_t)(MOST_TIME * interval_us * link_bytes_per_us);
+    return (double)bytes / link_bytes_per_us / MOST_TIME;
 }

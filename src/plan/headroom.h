@@ -31,8 +31,8 @@ size_t ats_headroom_budget(const struct ats_headroom *memory);
  * way round. 0: they are of one group, and leave together. */
 int ats_leaves_before(const char *a, const char *b);
 
-/* Bytes that may come back at once every `interval_us` over a link of that rate, if that is to take
+/* Microseconds until the next bytes may come back, if copying over a link of that rate is to take
  * at most a fiftieth of the time. */
-size_t ats_return_bytes(double interval_us, double link_bytes_per_us);
+double ats_return_us(size_t bytes, double link_bytes_per_us);
 
 #endif

@@ -26,8 +26,8 @@ static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promo
     return (rule->serial ? copy_us + accel_us : both_us) < readers_us(graph, root, ATS_HOST);
 }
 
-bool ats_streams_all(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
-                     const bool *candidates)
+static bool streams_all(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
+                        const bool *candidates)
 {
     static const float MANY_TIMES = 4.0F;
     float host_us = 0;
@@ -45,6 +45,8 @@ bool ats_streams_all(const struct ats_graph_desc *graph, const struct ats_promot
 void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                  const bool *candidates, bool *promoted)
 {
+    const bool waits = rule->kind == ATS_PROMOTE_FASTER && rule->has_cpu_load && !rule->serial &&
+                       !streams_all(graph, rule, candidates);
     for (size_t r = 0; r < graph->n_roots; r++) {
         const bool can = candidates[r] && graph->roots[r].bytes <= rule->most_bytes;
         switch (rule->kind) {
@@ -52,7 +54,7 @@ void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion 
             promoted[r] = false;
             break;
         case ATS_PROMOTE_FASTER:
-            promoted[r] = can && is_faster(graph, rule, r);
+            promoted[r] = can && !waits && is_faster(graph, rule, r);
             break;
         case ATS_PROMOTE_ALL:
         case ATS_PROMOTE_RANDOM:

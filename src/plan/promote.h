@@ -11,6 +11,11 @@
  * sum. With a large batch t^c grows with the batch and the copy does not, so prefill promotes and
  * decode does not: the same rule gives each batch its own plan.
  *
+ * A CPU that others slow down is a reason only if it would take four times as long for all
+ * candidates as the link. In other passes, those of few tokens, it would have nothing to do, and
+ * nobody would see that it is fast again: there it is weighed what stays and what crosses (hold.h,
+ * beside.h).
+ *
  * Thread-safety: no shared state. */
 #ifndef ATS_PLAN_PROMOTE_H
 #define ATS_PLAN_PROMOTE_H
@@ -31,14 +36,8 @@ struct ats_promotion {
     float link_bytes_per_us; /* B */
     bool serial;             /* copies and operators run in order */
     size_t most_bytes;       /* larger weights are not promoted */
+    bool has_cpu_load;       /* others slow the CPU down for a while */
 };
-
-/* Whether a pass is one to stream weights for in any case: the CPU would take four times as long
- * for the candidates as the link takes to bring them. In other passes, those of few tokens, a CPU
- * that others slow down for a while is no reason to: it would have nothing to do, and nobody would
- * see that it is fast again. There it is weighed what stays and what crosses (hold.h, beside.h). */
-bool ats_streams_all(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
-                     const bool *candidates);
 
 /* Sets `promoted` for each root: true for candidates that are to be promoted. `candidates`
  * says which roots are weights in host memory that only operators read which the accelerator

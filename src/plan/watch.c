@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Published: deviation of 15 %, five times the time of a pass. */
 static const double DEVIATION = 1.15;
@@ -32,7 +31,7 @@ static const double MOST_DRIFT = 100;
  * no waits. */
 static const double MARGIN = 1.05;
 /* Of a machine that others use less is known: crossing has to promise so much more than holding. */
-static const float MOST_OF_HELD = 0.85F;
+static const float MOST_OF_HELD_IF_SHARED = 0.85F;
 
 const struct ats_drift ats_no_drift = {.side = {1, 1}, .link = 1};
 
@@ -344,10 +343,7 @@ static bool is_other(struct ats_watch *w, const struct ats_pass_times *pass)
 enum ats_watch_reason ats_watch_pass(struct ats_watch *w, const struct ats_pass_times *pass,
                                      double now_us)
 {
-    if (!is_time(pass)) {
-        return ATS_WATCH_NOTHING;
-    }
-    if (is_other(w, pass)) {
+    if (!is_time(pass) || is_other(w, pass)) {
         return ATS_WATCH_NOTHING;
     }
     w->passes[w->n_passes++ % ATS_WATCH_PASSES] = *pass;
@@ -445,7 +441,7 @@ struct ats_plan_rates ats_plan_rates_drifted(const struct ats_plan_rates *rates,
     const bool as_profiled = !deviates(drift->side[ATS_HOST], 1) &&
                              !deviates(drift->side[ATS_ACCEL], 1) && !deviates(drift->link, 1);
     if (!as_profiled) {
-        out.costs.most_of_held = fminf(out.costs.most_of_held, MOST_OF_HELD);
+        out.costs.most_of_held = fminf(out.costs.most_of_held, MOST_OF_HELD_IF_SHARED);
     }
     out.costs.link_bytes_per_us = (float)(rates->costs.link_bytes_per_us / drift->link);
     out.costs.least_link_bytes_per_us = (float)(rates->costs.least_link_bytes_per_us / drift->link);

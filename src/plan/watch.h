@@ -17,9 +17,10 @@
  * Graphs are planned anew when a drift deviates by 15 % from that of the plan in use, if that is
  * worth 5 % of a pass, at the earliest after five times the time of a pass (the published system's
  * threshold and interval). A plan that lasts for less than 40 passes makes the interval twice as
- * long, so that a load that comes and goes does not have plans made all the time; quiet times
- * shorten it again. A new plan under which passes take longer than under the old one, on the same
- * machine, is taken back.
+ * long, so that a load that comes and goes does not have plans made all the time, but
+ * never more than 1.5 s; quiet times shorten it again. A new plan under which passes take longer
+ * than under the old one, on the same machine, is taken back, and tried again after 2 s, the longer
+ * apart the more often in vain.
  *
  * Thread-safety: no shared state; one struct may be used by one thread at a time. */
 #ifndef ATS_PLAN_WATCH_H

@@ -82,7 +82,8 @@ static void test_order(void **state)
 static void test_return(void **state)
 {
     (void)state;
-    assert_int_equal(ats_return_bytes(5e5, 24000), 240000000);
+    assert_float_equal(ats_return_us(240000000, 24000), 5e5, 1e-6);
+    assert_float_equal(ats_return_us(0, 24000), 0, 0);
 }
 
 /* Whatever others do: never more than wanted, no swinging while nothing changes, and what is left

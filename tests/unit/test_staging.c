@@ -201,10 +201,17 @@ static void test_rule_by_hand(void **state)
     assert_true(promoted[1]);
     /* the CPU takes 180 us for both, the link 100 us, or 40 with 50 bytes/us; 60 and 20 for one */
     const bool second[] = {false, true};
-    assert_false(ats_streams_all(&graph, &rule, both));
+    rule.has_cpu_load = true;
+    ats_promote(&graph, &rule, both, promoted);
+    assert_false(promoted[0] || promoted[1]);
     rule.link_bytes_per_us = 50;
-    assert_true(ats_streams_all(&graph, &rule, both));
-    assert_false(ats_streams_all(&graph, &rule, second));
+    ats_promote(&graph, &rule, both, promoted);
+    assert_true(promoted[0] && promoted[1]);
+    ats_promote(&graph, &rule, second, promoted);
+    assert_false(promoted[0] || promoted[1]);
+    rule.has_cpu_load = false;
+    ats_promote(&graph, &rule, second, promoted);
+    assert_true(promoted[1]);
     rule.link_bytes_per_us = 20;
     rule.serial = true; /* 50 us and 10 on the accelerator, 50 and 5 */
     ats_promote(&graph, &rule, both, promoted);
