@@ -21,6 +21,7 @@ struct scenario {
     uint64_t stream;
     bool slices;
     int n_steps;
+    size_t least_taken; /* by others in a step, in thousandths of what is free */
 };
 
 struct world {
@@ -90,7 +91,7 @@ static void run_follow(const void *argument)
     CHECK(scenario_logged("experts by slice") == s->slices, "experts by slice");
     bool left = false;
     for (int step = 0; step < s->n_steps; step++) {
-        occupy(&w, w.others + free_bytes(&w) * test_between(&rng, 900, 1000) / 1000);
+        occupy(&w, w.others + free_bytes(&w) * test_between(&rng, s->least_taken, 1000) / 1000);
         wait_for_look();
         decode(&w, 1 + test_between(&rng, 0, 2));
         CHECK(free_bytes(&w) >= w.total / 64 || scenario_logged("no weights are left in VRAM"),
@@ -118,12 +119,16 @@ static void test_follows(void **state)
 {
     (void)state;
     static const struct scenario scenarios[] = {
-        {.kind = MODEL_LARGE, .stream = 1, .n_steps = 6},
-        {.kind = MODEL_WIDE_EXPERTS, .stream = 2, .n_steps = 6},
-        {.kind = MODEL_HYBRID, .stream = 3, .n_steps = 6},
-        {.kind = MODEL_LARGE, .stream = 4, .n_steps = 6},
+        {.kind = MODEL_LARGE, .stream = 1, .n_steps = 6, .least_taken = 900},
+        {.kind = MODEL_WIDE_EXPERTS, .stream = 2, .n_steps = 6, .least_taken = 900},
+        {.kind = MODEL_HYBRID, .stream = 3, .n_steps = 6, .least_taken = 900},
+        {.kind = MODEL_LARGE, .stream = 4, .n_steps = 6, .least_taken = 900},
         /* so little is taken that slots shrink and no weight leaves */
-        {.kind = MODEL_WIDE_EXPERTS, .stream = 5, .slices = true, .n_steps = 1},
+        {.kind = MODEL_WIDE_EXPERTS,
+         .stream = 5,
+         .slices = true,
+         .n_steps = 1,
+         .least_taken = 1000},
     };
     static const char *const settings[] = {
         "ATS_EMU_MEMORY=64M", "ATS_EMU_MEMORY=64M ATS_EMU_DELAY_US=20", "ATS_EMU_MEMORY=16M",
