@@ -159,9 +159,8 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
         /* ids that did not arrive would be indices out of range */
         return GGML_STATUS_FAILED;
     }
-    const double since_us = ats_meter_now_us();
     const enum ggml_status status = ggml_backend_graph_compute_async(stream->cpu.backend, &graph);
-    ats_meter_cpu(stream, since_us, split->profile_us[ATS_HOST]);
+    ats_meter_cpu(stream, split->profile_us[ATS_HOST]);
     return status;
 }
 

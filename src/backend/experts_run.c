@@ -69,13 +69,12 @@ static enum ggml_status compute_misses(struct ats_stream *stream, struct ats_exp
     for (uint32_t i = 0; i < columns->n_misses; i++) {
         run->host_ids[i] = experts[columns->miss[i]];
     }
-    const double since_us = ats_meter_now_us();
     const enum ggml_status status = ggml_backend_graph_compute_async(
         stream->cpu.backend, &run->by_columns[ATS_HOST][columns->n_misses - 1].graph);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    ats_meter_cpu(stream, since_us, run->profile_us[ATS_HOST] * share_of(run, columns->n_misses));
+    ats_meter_cpu(stream, run->profile_us[ATS_HOST] * share_of(run, columns->n_misses));
     const size_t bytes = columns->n_misses * run->column_bytes;
     ats_meter_copy(stream, bytes);
     ggml_backend_tensor_set_async(stream->accel, columns->n_hits == 0 ? &run->result : &run->packed,

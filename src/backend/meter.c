@@ -92,7 +92,7 @@ void ats_meter_settle(struct ats_stream *stream)
     struct ats_meter *meter = &stream->meter;
     if (meter->counts && !meter->is_counted) {
         meter->is_counted = true;
-        meter->pass.wall_us = meter->end_us - meter->begin_us;
+        meter->pass.wall_us = meter->seen_us - meter->begin_us;
         count(stream);
     }
 }
@@ -130,11 +130,16 @@ void ats_meter_judge(struct ats_stream *stream)
 
 /* ---- during a pass ---- */
 
+static double look(struct ats_meter *meter)
+{
+    meter->seen_us = ats_meter_now_us();
+    return meter->seen_us;
+}
+
 void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *plan)
 {
     struct ats_meter *meter = &stream->meter;
-    meter->begin_us = ats_meter_now_us();
-    meter->end_us = meter->begin_us;
+    meter->begin_us = look(meter);
     meter->busy_since_us = stream->in_flight ? meter->begin_us : 0;
     meter->stretch_profile_us = 0;
     meter->stretch_computes = false;
@@ -150,7 +155,7 @@ void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *pla
 
 void ats_meter_end(struct ats_stream *stream, bool well)
 {
-    stream->meter.end_us = ats_meter_now_us();
+    look(&stream->meter);
     stream->meter.counts = well;
 }
 
@@ -158,7 +163,7 @@ static void give(struct ats_meter *meter, double profile_us)
 {
     meter->stretch_profile_us += profile_us;
     if (meter->busy_since_us <= 0) {
-        meter->busy_since_us = ats_meter_now_us();
+        meter->busy_since_us = meter->seen_us;
     }
 }
 
@@ -176,7 +181,7 @@ void ats_meter_copy(struct ats_stream *stream, size_t bytes)
 
 static void end_stretch(struct ats_meter *meter)
 {
-    const double us = meter->end_us - meter->busy_since_us;
+    const double us = meter->seen_us - meter->busy_since_us;
     if (!meter->stretch_stalled) {
         meter->pass.us[ATS_ACCEL] += us;
         meter->pass.profile_us[ATS_ACCEL] += meter->stretch_profile_us;
@@ -195,20 +200,22 @@ void ats_meter_idle(struct ats_stream *stream)
 {
     struct ats_meter *meter = &stream->meter;
     if (meter->busy_since_us > 0) {
-        meter->end_us = ats_meter_now_us();
+        look(meter);
         end_stretch(meter);
     }
 }
 
-void ats_meter_cpu(struct ats_stream *stream, double since_us, double profile_us)
+void ats_meter_cpu(struct ats_stream *stream, double profile_us)
 {
-    stream->meter.pass.us[ATS_HOST] += ats_meter_now_us() - since_us;
-    stream->meter.pass.profile_us[ATS_HOST] += profile_us;
+    struct ats_meter *meter = &stream->meter;
+    const double since_us = meter->seen_us;
+    meter->pass.us[ATS_HOST] += look(meter) - since_us;
+    meter->pass.profile_us[ATS_HOST] += profile_us;
 }
 
-void ats_meter_note_given(const struct ats_stream *stream, struct ats_promotion_step *step)
+void ats_meter_note_given(struct ats_stream *stream, struct ats_promotion_step *step)
 {
-    step->given_us = ats_meter_now_us();
+    step->given_us = look(&stream->meter);
     step->given_cpu_us = stream->meter.pass.us[ATS_HOST];
 }
 
@@ -225,7 +232,7 @@ void ats_meter_arrived(struct ats_stream *stream, const struct ats_promotion_ste
 {
     static const double LEAST_US = 30; /* what a wait for nothing takes */
     struct ats_meter *meter = &stream->meter;
-    const double now_us = ats_meter_now_us();
+    const double now_us = look(meter);
     const double cpu_us = meter->pass.us[ATS_HOST];
     const bool late = now_us - since_us > LEAST_US;
     const bool queued = step->given_us < meter->arrived_us;

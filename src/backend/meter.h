@@ -4,7 +4,8 @@
  * Times are the host's: the CPU's from call to return; the accelerator's from the first command
  * that an idle one was given until it has been waited for; the link's are the waits for weights
  * that cross beside the CPU. No synchronisation is added but those waits, which the accelerator
- * would have instead. A few clock readings per split.
+ * would have instead. The clock is read once per split, where it ends for the host: what follows
+ * begins there.
  *
  * A new plan is made between two passes, when the last one is judged.
  *
@@ -29,7 +30,7 @@ struct ats_meter {
     struct ats_rng rng;         /* of drifts for tests */
     struct ats_pass_times pass; /* the running one, or the latest */
     double begin_us;            /* of the pass */
-    double end_us;              /* when it was last seen to be at work */
+    double seen_us;             /* the clock's latest reading */
     double busy_since_us;       /* 0: the accelerator is idle */
     double stretch_profile_us;  /* of what it has been given since */
     bool stretch_computes;      /* it has been given more than copies */
@@ -74,14 +75,14 @@ void ats_meter_copy(struct ats_stream *stream, size_t bytes);
 /* The accelerator has been waited for: it has nothing to do. */
 void ats_meter_idle(struct ats_stream *stream);
 
-/* The clock of the following. */
+/* The clock. */
 double ats_meter_now_us(void);
 
-/* The CPU has computed since then. */
-void ats_meter_cpu(struct ats_stream *stream, double since_us, double profile_us);
+/* The CPU has computed since the latest reading. */
+void ats_meter_cpu(struct ats_stream *stream, double profile_us);
 
 /* A weight is given to the link. */
-void ats_meter_note_given(const struct ats_stream *stream, struct ats_promotion_step *step);
+void ats_meter_note_given(struct ats_stream *stream, struct ats_promotion_step *step);
 
 /* The host has waited since then until it has arrived. If that took time, it says how long the
  * weight was on its way: from when it was given, or the one before it arrived. */

@@ -251,6 +251,12 @@ static bool is_armed(const struct ats_graph_plan *plan)
     return plan->n_promotions > 0 && plan->promotions[0].arrived != NULL;
 }
 
+/* Whether it matters how long weights are on their way. */
+static bool is_timed(const struct ats_stream *stream, const struct ats_graph_plan *plan)
+{
+    return plan->piece != 0 && ats_meter_watches(stream);
+}
+
 /* Starts the copies whose places are free once the first `n_splits` splits are done, in order:
  * an event must be recorded before anything can wait for it. */
 static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *plan,
@@ -265,7 +271,9 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
         if (step->after_split != ATS_NO_SPLIT) {
             ggml_backend_event_wait(area->transfer, plan->splits[step->after_split].done);
         }
-        ats_meter_note_given(stream, step);
+        if (is_timed(stream, plan)) {
+            ats_meter_note_given(stream, step);
+        }
         copy_in(stream, plan, step, area->transfer);
         ggml_backend_event_record(step->arrived, area->transfer);
         area->next++;
@@ -339,7 +347,7 @@ bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
     for (size_t i = s->first_promotion; i < s->first_promotion + s->n_promotions; i++) {
         const struct ats_promotion_step *step = &plan->promotions[i];
         if (step->arrived != NULL) {
-            if (plan->piece != 0 && ats_meter_watches(stream)) {
+            if (is_timed(stream, plan)) {
                 const double since_us = ats_meter_now_us();
                 ggml_backend_event_synchronize(step->arrived);
                 ats_meter_arrived(stream, step, since_us);
