@@ -14,15 +14,6 @@ static bool transfer_ok(struct ats_stream *stream, struct ats_error *err)
            (stream->experts.transfer == NULL || !ats_accel_failed(stream->experts.transfer, err));
 }
 
-static void wait_for_accel(struct ats_stream *stream)
-{
-    if (stream->in_flight) {
-        ggml_backend_synchronize(stream->accel);
-        stream->in_flight = false;
-        ats_meter_idle(stream);
-    }
-}
-
 /* Starts a copy of `bytes` behind `offset` to `side`; complete once the accelerator has been
  * waited for. */
 static void start_copy(struct ats_stream *stream, const struct ats_transfer *transfer,
@@ -37,7 +28,7 @@ static void start_copy(struct ats_stream *stream, const struct ats_transfer *tra
         ggml_backend_tensor_set_async(stream->accel, &accel, host, offset, bytes);
         device->counters.copied_to_accel_bytes += bytes;
     } else {
-        ggml_backend_tensor_get_async(stream->accel, &transfer->accel, host, offset, bytes);
+        ats_landing_get(stream, &transfer->accel, host, offset, bytes);
         device->counters.copied_to_host_bytes += bytes;
     }
     stream->in_flight = true;
@@ -116,7 +107,7 @@ static bool bring_externals(struct ats_stream *stream, const struct ats_graph_pl
         visit_stretches(&plan->externals[i], bring, &b);
     }
     if (b.must_arrive) {
-        wait_for_accel(stream);
+        ats_stream_wait(stream);
         if (stream->reports_errors && !accel_ok(stream, err)) {
             return false;
         }
@@ -154,7 +145,7 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     }
     /* copies to this split must have arrived; and memory that the accelerator still
      * reads or writes may be the allocator's to reuse */
-    wait_for_accel(stream);
+    ats_stream_wait(stream);
     if (stream->reports_errors && !accel_ok(stream, err)) {
         /* ids that did not arrive would be indices out of range */
         return GGML_STATUS_FAILED;
@@ -208,13 +199,16 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         }
     }
     ats_promotions_end(stream, plan);
+    if (stream->landing.n_landed > 0) {
+        ats_stream_wait(stream); /* where it belongs may be gone behind the pass */
+    }
     if (stream->reports_errors) {
-        wait_for_accel(stream); /* only then is known whether all went well */
+        ats_stream_wait(stream); /* only then is known whether all went well */
         if (!accel_ok(stream, err) || !transfer_ok(stream, err)) {
             status = GGML_STATUS_FAILED;
         }
     } else if (status != GGML_STATUS_SUCCESS) {
-        wait_for_accel(stream);
+        ats_stream_wait(stream);
     }
     if (status == GGML_STATUS_FAILED && err->text[0] == '\0') {
         ats_fail(err, "a backend could not compute its part of the graph");

@@ -89,12 +89,8 @@ enum ggml_status ats_experts_run(struct ats_stream *stream, struct ats_expert_ru
 {
     int32_t experts[ATS_EXPERT_MOST_USED];
     struct ats_expert_columns columns;
-    if (stream->in_flight) {
-        /* the ids and the input have arrived, and the layer's slots have no reader left */
-        ggml_backend_synchronize(stream->accel);
-        stream->in_flight = false;
-        ats_meter_idle(stream);
-    }
+    /* the ids and the input have arrived, and the layer's slots have no reader left */
+    ats_stream_wait(stream);
     if ((stream->reports_errors && ats_accel_failed(stream->accel, err)) ||
         !read_ids(run, experts, err)) {
         return GGML_STATUS_FAILED;

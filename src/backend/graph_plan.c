@@ -295,6 +295,9 @@ static bool fill_splits(struct builder *b)
             .n_promotions = split->n_promotions,
         };
         note_profile(b, split, &plan->splits[s]);
+        if (!on_accel && split->n_copies > 0) {
+            ats_landing_open(b->stream);
+        }
     }
     return true;
 }

@@ -510,6 +510,30 @@ void ats_observe_pass_end(struct ats_stream *stream)
     current = NULL;
 }
 
+/* A command of the CPU's, with operands; without them there is nothing to see. */
+void ats_observe_move(struct ats_stream *stream, const char *name, const void *from, const void *to,
+                      size_t bytes)
+{
+    struct observed *o =
+        stream->observed == NULL || !ats_trace_wants_operands() ? NULL : find(stream->cpu.backend);
+    if (o == NULL) {
+        return;
+    }
+    struct ats_trace_record record = begin_command(o, ATS_TRACE_COMPUTE);
+    set_name(record.name, sizeof(record.name), name);
+    struct ats_trace_record operand = record;
+    operand.kind = ATS_TRACE_READ;
+    operand.end_ns = record.begin_ns;
+    operand.address = (uint64_t)(uintptr_t)from;
+    operand.bytes = bytes;
+    ats_trace_add(&operand);
+    operand.kind = ATS_TRACE_WRITE;
+    operand.address = (uint64_t)(uintptr_t)to;
+    ats_trace_add(&operand);
+    record.count = 1;
+    end(&record);
+}
+
 void ats_observe_split(struct ats_stream *stream, int32_t split)
 {
     if (stream->observed != NULL) {

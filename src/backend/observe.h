@@ -36,6 +36,10 @@ void ats_observe_pass(struct ats_stream *stream, const struct ggml_cgraph *cgrap
 void ats_observe_planned(struct ats_stream *stream);
 void ats_observe_pass_end(struct ats_stream *stream);
 
+/* The host has moved bytes that the accelerator had put elsewhere. */
+void ats_observe_move(struct ats_stream *stream, const char *name, const void *from, const void *to,
+                      size_t bytes);
+
 /* What is given from here on is part of this split; -1: of none. */
 void ats_observe_split(struct ats_stream *stream, int32_t split);
 

@@ -56,6 +56,21 @@ static void report(struct ats_stream *stream, const struct ats_error *err)
     }
 }
 
+static void drained(struct ats_stream *stream)
+{
+    stream->in_flight = false;
+    ats_meter_idle(stream);
+    ats_landing_move(stream);
+}
+
+void ats_stream_wait(struct ats_stream *stream)
+{
+    if (stream->in_flight) {
+        ggml_backend_synchronize(stream->accel);
+        drained(stream);
+    }
+}
+
 /* The lock keeps others from draining this stream meanwhile: a ggml backend is used by one
  * thread at a time. */
 static void stream_synchronize(ggml_backend_t backend)
@@ -64,8 +79,7 @@ static void stream_synchronize(ggml_backend_t backend)
     struct ats_error err = {{0}};
     pthread_rwlock_rdlock(&stream->device->lock);
     ggml_backend_synchronize(stream->accel);
-    stream->in_flight = false;
-    ats_meter_idle(stream);
+    drained(stream);
     ats_meter_settle(stream);
     const bool failed = stream->reports_errors && ats_accel_failed(stream->accel, &err);
     pthread_rwlock_unlock(&stream->device->lock);
@@ -100,6 +114,7 @@ static void stream_free(ggml_backend_t backend)
     pthread_rwlock_wrlock(&device->lock);
     ats_experts_release(stream);
     ats_staging_release(stream);
+    ats_landing_close(stream);
     pthread_rwlock_unlock(&device->lock);
     ggml_backend_free(stream->accel);
     ats_cpu_side_stop(&stream->cpu);

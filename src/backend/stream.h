@@ -10,6 +10,7 @@
 #include "backend/cpu_side.h"
 #include "backend/device.h"
 #include "backend/experts.h"
+#include "backend/landing.h"
 #include "backend/meter.h"
 #include "backend/transfer.h"
 
@@ -36,6 +37,7 @@ struct ats_stream {
     struct ats_cpu_side cpu;
     struct ats_staging_area staging;
     struct ats_experts experts;
+    struct ats_landing landing;
     bool in_flight;      /* the accelerator may still compute; the CPU side never does */
     bool reports_errors; /* the accelerator can tell of failures (an emulated one can) */
     ggml_abort_callback abort_callback;
@@ -56,6 +58,10 @@ struct ats_stream {
 
 /* Creates a stream, or NULL with a log line. Freed through ggml_backend_free. */
 ggml_backend_t ats_stream_create(struct ats_device *device);
+
+/* Waits for the accelerator, if it may still compute. What it was to copy to host memory is there.
+ * By the stream's own thread, in a pass. */
+void ats_stream_wait(struct ats_stream *stream);
 
 /* Registry functions that llama.cpp looks up by name. */
 void ats_stream_set_n_threads(ggml_backend_t backend, int n_threads);

@@ -16,7 +16,8 @@
 /* Places in staging memory begin at multiples of this, as on ggml's devices. */
 enum { STAGING_ALIGNMENT = 128 };
 
-/* A driver stages pageable copies up to this size at once and returns (CUDA documents it). */
+/* A driver stages pageable copies up to this size at once and returns (CUDA documents it); the
+ * backend does so the other way. */
 static const double MAX_STAGED_BYTES = 64 << 10;
 
 /* No action to wait for. */
@@ -237,17 +238,23 @@ static void wait_for_accel(struct emitter *e)
     }
 }
 
-/* Inputs and activations, from or to pageable memory. */
-static void copy(struct emitter *e, uint32_t root, enum ats_side side)
+/* From or to pageable memory: the host waits, but for what is staged. */
+static void copy_bytes(struct emitter *e, double bytes, enum ats_side side, bool staged)
 {
-    const double bytes = (double)e->graph.roots[root].bytes;
-    const bool staged = side == ATS_ACCEL && bytes <= MAX_STAGED_BYTES;
     add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
                                    .queue = ATS_SIM_COMPUTE_STREAM,
                                    .bytes = bytes,
                                    .direction = side == ATS_ACCEL ? ATS_TO_DEVICE : ATS_TO_HOST,
                                    .pageable = !staged,
                                    .blocking = !staged});
+}
+
+/* Inputs and activations: small ones come to the host by way of page-locked memory
+ * (backend/landing.h). */
+static void copy(struct emitter *e, uint32_t root, enum ats_side side)
+{
+    const double bytes = (double)e->graph.roots[root].bytes;
+    copy_bytes(e, bytes, side, bytes <= MAX_STAGED_BYTES);
 }
 
 static int32_t copy_pinned(struct emitter *e, double bytes, enum ats_sim_queue queue)
@@ -487,7 +494,7 @@ static void emit_pass(struct emitter *e)
     }
     if (e->pass->n_outputs > 0 && e->graph.desc.n_ops > 0 &&
         e->sides[e->graph.desc.n_ops - 1] == ATS_ACCEL) {
-        copy(e, e->graph.logits, ATS_HOST);
+        copy_bytes(e, (double)e->graph.roots[e->graph.logits].bytes, ATS_HOST, false);
     }
 }
 

@@ -4,7 +4,8 @@
  *
  * Splits run one after another: their inputs are copied on the compute stream, then the side
  * computes; the CPU waits for the accelerator first. Activations and inputs lie in pageable memory,
- * as llama.cpp and ATS allocate them; weights are page-locked, whether mapped or not. A promoted
+ * as llama.cpp and ATS allocate them, and small ones come there by way of page-locked memory
+ * (backend/landing.h); weights are page-locked, whether mapped or not. A promoted
  * weight is copied either
  * - in order: on the compute stream, before the split that reads it; or
  * - ahead: on the transfer stream, which waits until the last reader of the place in staging
