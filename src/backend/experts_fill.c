@@ -42,6 +42,7 @@ static bool make_graph(const struct ats_stream *stream, struct ats_expert_fill *
 }
 
 struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
+                                             const struct ats_partition_costs *costs,
                                              const struct ats_record *weight,
                                              const struct ggml_tensor *accel)
 {
@@ -58,7 +59,7 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
     const size_t bytes = store->slots.part_bytes[part];
     const struct ggml_tensor *slots = &store->in_vram[part];
     fill->store = store;
-    fill->widest_gap = ats_expert_widest_gap(bytes, &stream->rates.costs);
+    fill->widest_gap = ats_expert_widest_gap(bytes, costs);
     fill->part = part;
     fill->expert_bytes = bytes;
     fill->place = rows(bytes, store->slots.n_experts, accel->buffer, accel->data);

@@ -22,6 +22,7 @@ struct ats_expert_fill {
  * is in slots, the accelerator has no such kernel, or memory is out; then it is copied as a whole.
  * Freed with ats_expert_fill_free. */
 struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
+                                             const struct ats_partition_costs *costs,
                                              const struct ats_record *weight,
                                              const struct ggml_tensor *accel);
 

@@ -4,6 +4,7 @@
 #include "backend/experts_fill.h"
 #include "backend/place.h"
 #include "backend/promotion.h"
+#include "backend/replan.h"
 #include "backend/residency.h"
 #include "plan/sides.h"
 
@@ -19,6 +20,8 @@ struct builder {
     struct ats_staged *staged; /* promoted or held weights, in the order of their use */
     size_t n_staged;
     bool without_promotion;
+    bool beside; /* the device and the stream are at work, and stay as they are */
+    struct ats_plan_rates rates;
     struct ats_expert_region *regions;
     size_t n_regions;
     struct ats_schedule schedule;
@@ -228,9 +231,10 @@ static bool fill_promotions(struct builder *b)
             .accel = accel,
             .padding = staged->bytes - location->record->bytes,
             /* what stays is copied once, and then found as a whole */
-            .fill = b->description.roots[staged->root].held
-                        ? NULL
-                        : ats_expert_fill_make(b->stream, location->record, &accel),
+            .fill =
+                b->description.roots[staged->root].held
+                    ? NULL
+                    : ats_expert_fill_make(b->stream, &b->rates.costs, location->record, &accel),
             .after_split = staged->after == ATS_STAGED_AT_ONCE
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
@@ -295,7 +299,7 @@ static bool fill_splits(struct builder *b)
             .n_promotions = split->n_promotions,
         };
         note_profile(b, split, &plan->splits[s]);
-        if (!on_accel && split->n_copies > 0) {
+        if (!on_accel && split->n_copies > 0 && !b->beside) {
             ats_landing_open(b->stream);
         }
     }
@@ -405,7 +409,7 @@ static bool decide(struct builder *b, bool without_accel)
     if (use_accel && !b->without_promotion && !ats_promotion_choose(b->stream, &b->description)) {
         return ats_fail(b->err, "out of memory");
     }
-    if (!ats_choose_sides(&b->description.graph, &device->config->rule, &b->stream->rates.costs,
+    if (!ats_choose_sides(&b->description.graph, &device->config->rule, &b->rates.costs,
                           b->stream->n_built, b->sides)) {
         return ats_fail(b->err, "out of memory");
     }
@@ -413,6 +417,73 @@ static bool decide(struct builder *b, bool without_accel)
         if (b->sides[i] == ATS_ACCEL && b->description.ops[i].write != ATS_NO_ROOT) {
             /* nothing is left to take but for the rule `host` */
             return take_mirrors(b, b->err) && take_operands(b);
+        }
+    }
+    return true;
+}
+
+/* ---- decisions beside a pass ---- */
+
+/* Whether the graph has all that it needs of the device, so that decisions are the only thing that
+ * is new. */
+static bool has_all(const struct builder *b)
+{
+    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
+        const struct ats_location *location = &b->description.locations[r];
+        const struct ats_buffer *buffer = location->buffer;
+        if (buffer == NULL) {
+            continue;
+        }
+        const bool may_pass = b->stream->staging.buffer != NULL && location->record != NULL &&
+                              buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+                              !location->written;
+        if ((location->record == NULL && buffer->mirror == NULL) ||
+            (may_pass && !buffer->pin_tried)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool has_operands(const struct builder *b)
+{
+    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
+        const struct ats_op *op = &b->description.ops[i];
+        for (uint32_t n = 0; b->sides[i] == ATS_ACCEL && op->write >= 0 && n <= op->n_reads; n++) {
+            const size_t root =
+                n < op->n_reads ? b->description.reads[op->first_read + n] : (size_t)op->write;
+            const struct ats_root *r = &b->description.roots[root];
+            const struct ats_record *record = b->description.locations[root].record;
+            if (!r->promoted && !r->held && !r->sliced && record != NULL && record->block == NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* As decide() does where everything has its place already. False: it has not, or memory is out. */
+static bool decide_beside(struct builder *b)
+{
+    if (!has_all(b)) {
+        return false;
+    }
+    ats_describe_homes(&b->description);
+    ats_experts_mark(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
+    return (b->without_promotion || ats_promotion_choose(b->stream, &b->description)) &&
+           ats_choose_sides(&b->description.graph, &b->device->config->rule, &b->rates.costs,
+                            b->stream->n_built, b->sides) &&
+           has_operands(b);
+}
+
+/* Whether what this graph only reads is where it is read. */
+static bool has_read_only(const struct builder *b)
+{
+    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
+        const struct ats_location *location = &b->description.locations[r];
+        if (location->record != NULL && !location->written &&
+            (b->schedule.needs[r] & ~location->record->valid) != 0) {
+            return false;
         }
     }
     return true;
@@ -436,11 +507,13 @@ static bool settle(struct builder *b)
         const uint64_t epoch = b->device->epoch;
         free(b->regions);
         b->regions = NULL;
-        b->stream->rates =
-            ats_plan_rates_drifted(&b->device->rates, &b->stream->meter.watch.planned);
-        const bool ok =
-            ats_describe(b->device, &b->stream->rates, b->cgraph, &b->description, b->err) &&
-            find_experts(b) && decide(b, without_accel);
+        b->rates = ats_plan_rates_drifted(&b->device->rates, &b->stream->meter.watch.planned);
+        const bool ok = ats_describe(b->device, &b->rates, b->cgraph, &b->description, b->err) &&
+                        find_experts(b) &&
+                        (b->beside ? decide_beside(b) : decide(b, without_accel));
+        if (b->beside && !ok) {
+            return false;
+        }
         /* weights that were moved to make room have new homes, or rates are new: decide again */
         settled = ok && b->device->epoch == epoch;
         if (!ok && without_accel) {
@@ -470,7 +543,7 @@ static bool build(struct builder *b)
             return false;
         }
     }
-    return bring_read_only(b) && fill_plan(b);
+    return (b->beside ? has_read_only(b) : bring_read_only(b)) && fill_plan(b);
 }
 
 void ats_graph_plan_free(struct ats_graph_plan *plan)
@@ -500,6 +573,25 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
     free(plan);
 }
 
+static struct ats_graph_plan *finish(struct builder *b, bool ok)
+{
+    b->plan->uid = b->cgraph->uid;
+    b->plan->epoch = b->device->epoch;
+    b->plan->n_rates = b->stream->n_rates;
+    b->plan->rates = b->rates;
+    b->plan->n_tokens = ats_graph_tokens(b->cgraph);
+    ats_schedule_free(&b->schedule);
+    ats_description_free(&b->description);
+    free(b->sides);
+    free(b->staged);
+    free(b->regions);
+    if (!ok) {
+        ats_graph_plan_free(b->plan);
+        return NULL;
+    }
+    return b->plan;
+}
+
 static struct ats_graph_plan *build_plan(struct ats_stream *stream,
                                          const struct ggml_cgraph *cgraph, struct ats_error *err)
 {
@@ -513,24 +605,30 @@ static struct ats_graph_plan *build_plan(struct ats_stream *stream,
         return NULL;
     }
     pthread_rwlock_wrlock(&stream->device->lock);
-    const bool ok = build(&b);
-    b.plan->uid = cgraph->uid;
-    b.plan->epoch = stream->device->epoch;
-    b.plan->n_rates = stream->n_rates;
-    b.plan->n_tokens = ats_graph_tokens(cgraph);
+    struct ats_graph_plan *plan = finish(&b, build(&b));
     pthread_rwlock_unlock(&stream->device->lock);
-    ats_schedule_free(&b.schedule);
-    ats_description_free(&b.description);
-    free(b.sides);
-    free(b.staged);
-    free(b.regions);
     stream->n_built++;
     stream->device->counters.plans_built++;
-    if (!ok) {
-        ats_graph_plan_free(b.plan);
+    return plan;
+}
+
+struct ats_graph_plan *ats_graph_plan_beside(struct ats_stream *stream,
+                                             const struct ggml_cgraph *cgraph, uint64_t epoch)
+{
+    struct ats_error err = {{0}};
+    struct builder b = {.stream = stream,
+                        .device = stream->device,
+                        .cgraph = cgraph,
+                        .beside = true,
+                        .plan = calloc(1, sizeof(*b.plan)),
+                        .err = &err};
+    if (b.plan == NULL) {
         return NULL;
     }
-    return b.plan;
+    pthread_rwlock_rdlock(&stream->device->lock);
+    struct ats_graph_plan *plan = finish(&b, stream->device->epoch == epoch && build(&b));
+    pthread_rwlock_unlock(&stream->device->lock);
+    return plan;
 }
 
 /* ---- the stream's memory of plans ---- */
@@ -542,36 +640,57 @@ static void move_to_front(struct ats_stream *stream, size_t i)
     stream->plans[0] = plan;
 }
 
+static size_t find(const struct ats_stream *stream, const struct ggml_cgraph *cgraph)
+{
+    /* a graph without an identity may be another one at the same address */
+    for (size_t k = 0; cgraph->uid != 0 && k < ATS_PLAN_CACHE; k++) {
+        if (stream->plans[k] != NULL && stream->plans[k]->uid == cgraph->uid) {
+            return k;
+        }
+    }
+    return ATS_PLAN_CACHE - 1;
+}
+
+static void replace(struct ats_stream *stream, size_t i, struct ats_graph_plan *plan)
+{
+    ats_graph_plan_free(stream->plans[i]);
+    stream->plans[i] = plan;
+}
+
 struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
                                           const struct ggml_cgraph *cgraph, struct ats_error *err)
 {
-    /* a graph without an identity may be another one at the same address */
-    size_t i = ATS_PLAN_CACHE - 1;
-    for (size_t k = 0; cgraph->uid != 0 && k < ATS_PLAN_CACHE; k++) {
-        if (stream->plans[k] != NULL && stream->plans[k]->uid == cgraph->uid) {
-            i = k;
-            break;
+    const double since_us = ats_meter_now_us();
+    const size_t i = find(stream, cgraph);
+    struct ats_graph_plan *plan = stream->plans[i];
+    const bool known = plan != NULL && cgraph->uid != 0 && plan->uid == cgraph->uid &&
+                       plan->epoch == stream->device->epoch;
+    const bool is_old = plan != NULL && plan->n_rates != stream->n_rates;
+    struct ats_graph_plan *next = ats_replan_take(stream);
+    if (known && is_old && next != NULL && next->uid == plan->uid && next->epoch == plan->epoch) {
+        /* the accelerator may still run the plan that goes */
+        ggml_backend_synchronize(&stream->ggml);
+        replace(stream, i, next);
+        stream->n_built++;
+        stream->device->counters.plans_built++;
+        plan = next;
+    } else {
+        ats_graph_plan_free(next);
+        if (!known || (is_old && plan->needs_more)) {
+            /* the same, and use the memory of both */
+            ggml_backend_synchronize(&stream->ggml);
+            plan = build_plan(stream, cgraph, err);
+            if (plan == NULL) {
+                return NULL;
+            }
+            replace(stream, i, plan);
         }
     }
-    struct ats_graph_plan *plan = stream->plans[i];
-    const bool valid = plan != NULL && cgraph->uid != 0 && plan->uid == cgraph->uid &&
-                       plan->epoch == stream->device->epoch && plan->n_rates == stream->n_rates;
-    if (!valid) {
-        /* the accelerator may still run the plan that goes, and use the memory of both */
-        ggml_backend_synchronize(&stream->ggml);
-        const bool by_new_rates = plan != NULL && plan->n_rates != stream->n_rates;
-        const double since_us = ats_meter_now_us();
-        plan = build_plan(stream, cgraph, err);
-        if (plan == NULL) {
-            return NULL;
-        }
-        if (by_new_rates) {
-            stream->device->counters.replan_ns +=
-                (unsigned long long)(1e3 * (ats_meter_now_us() - since_us));
-        }
-        ats_graph_plan_free(stream->plans[i]);
-        stream->plans[i] = plan;
+    if (is_old && plan->n_rates == stream->n_rates) {
+        stream->device->counters.replan_ns +=
+            (unsigned long long)(1e3 * (ats_meter_now_us() - since_us));
     }
     move_to_front(stream, i);
+    stream->rates = plan->rates;
     return plan;
 }

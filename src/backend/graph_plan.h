@@ -54,6 +54,8 @@ struct ats_graph_plan {
     uint64_t uid;
     uint64_t epoch;
     uint64_t n_rates; /* of the stream, when it was made */
+    struct ats_plan_rates rates;
+    bool needs_more; /* the next one for this graph can only be made between passes */
     uint32_t n_tokens;
     struct ggml_tensor **host_nodes; /* llama.cpp's own tensors */
     struct ats_stand_ins stand_ins;
@@ -80,6 +82,12 @@ struct ats_graph_plan {
  * Takes the device's write lock while it builds; the caller holds no lock. */
 struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
                                           const struct ggml_cgraph *cgraph, struct ats_error *err);
+
+/* The same beside a pass, by the stream's present rates, for a graph that has a plan of that epoch:
+ * while it runs, from another thread, and with everything left as it is. NULL: that is impossible,
+ * because more is to be placed, or memory is out. Takes the device's read lock. */
+struct ats_graph_plan *ats_graph_plan_beside(struct ats_stream *stream,
+                                             const struct ggml_cgraph *cgraph, uint64_t epoch);
 
 void ats_graph_plan_free(struct ats_graph_plan *plan);
 

@@ -112,7 +112,8 @@ void ats_meter_judge(struct ats_stream *stream)
         stream->n_rates++;
         return;
     }
-    if (!ats_meter_watches(stream) || meter->n_tokens == 0 || meter->n_tokens > MOST_TOKENS) {
+    if (!ats_meter_watches(stream) || !meter->is_current || meter->n_tokens == 0 ||
+        meter->n_tokens > MOST_TOKENS) {
         return;
     }
     take_lateness(meter);
@@ -146,6 +147,7 @@ void ats_meter_begin(struct ats_stream *stream, const struct ats_graph_plan *pla
     meter->stretch_stalled = false;
     meter->n_stretches = 0;
     meter->n_tokens = plan->n_tokens;
+    meter->is_current = plan->n_rates == stream->n_rates;
     meter->pass = (struct ats_pass_times){0};
     meter->arrived_us = 0;
     meter->arrived_late = false;

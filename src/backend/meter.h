@@ -42,6 +42,7 @@ struct ats_meter {
     double arrived_cpu_us; /* and how long the CPU had computed by then */
     bool arrived_late;     /* it was waited for */
     uint32_t n_tokens;     /* of the pass */
+    bool is_current;       /* it runs by the latest rates, else it says nothing of them */
     bool counts;           /* the pass can be compared with others, and has not been judged */
     bool is_counted;       /* it is in the device's counters */
 };

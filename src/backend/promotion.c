@@ -70,8 +70,8 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
                       const bool *candidates, bool *chosen)
 {
     struct ats_promotion rule = stream->device->config->promotion;
-    rule.copy_latency_us = stream->rates.costs.copy_latency_us;
-    rule.link_bytes_per_us = stream->rates.costs.link_bytes_per_us;
+    rule.copy_latency_us = description->rates->costs.copy_latency_us;
+    rule.link_bytes_per_us = description->rates->costs.link_bytes_per_us;
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.size / 2;
     rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
@@ -120,7 +120,7 @@ static bool prefer_beside(const struct ats_stream *stream, struct ats_descriptio
 {
     bool preferred = false;
     const bool ok =
-        ats_prefer_beside(&description->graph, &stream->rates.costs, stream->staging.size,
+        ats_prefer_beside(&description->graph, &description->rates->costs, stream->staging.size,
                           candidates, chosen, description->roots, &preferred);
     description->piece = preferred ? ATS_BESIDE_CHUNK : 0;
     return ok;

@@ -111,6 +111,7 @@ static void stream_free(ggml_backend_t backend)
     for (size_t i = 0; i < ATS_PLAN_CACHE; i++) {
         ats_graph_plan_free(stream->plans[i]);
     }
+    ats_graph_plan_free(ats_replan_take(stream));
     pthread_rwlock_wrlock(&device->lock);
     ats_experts_release(stream);
     ats_staging_release(stream);
@@ -153,7 +154,7 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
     ats_meter_judge(stream);
     ats_follow(stream);
     while (again) {
-        const struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
+        struct ats_graph_plan *plan = ats_graph_plan_get(stream, cgraph, &err);
         again = false;
         ats_observe_planned(stream);
         if (plan != NULL) {
@@ -161,9 +162,11 @@ static enum ggml_status stream_graph_compute(ggml_backend_t backend, struct ggml
             /* another context may have moved weights between the two locks */
             again = plan->epoch != device->epoch;
             if (!again) {
+                ats_replan_begin(stream, cgraph, plan);
                 status = ats_execute(stream, plan, &err);
             }
             pthread_rwlock_unlock(&device->lock);
+            ats_replan_end(stream);
         }
     }
     ats_observe_pass_end(stream);

@@ -12,6 +12,7 @@
 #include "backend/experts.h"
 #include "backend/landing.h"
 #include "backend/meter.h"
+#include "backend/replan.h"
 #include "backend/transfer.h"
 
 struct ats_graph_plan;
@@ -44,8 +45,9 @@ struct ats_stream {
     void *abort_data;
 
     struct ats_meter meter;
-    struct ats_plan_rates rates; /* that its graphs are planned by: the device's, as they are now */
-    uint64_t n_rates;            /* counts them; a plan by others is void */
+    struct ats_plan_rates rates; /* that the latest pass was planned by */
+    uint64_t n_rates;            /* counts those that graphs are to be planned by */
+    struct ats_replan replan;
     struct ats_graph_plan *plans[ATS_PLAN_CACHE]; /* latest use first */
     uint64_t n_built;                             /* seeds random partitions */
 
