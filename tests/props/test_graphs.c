@@ -612,12 +612,25 @@ static void test_experts_by_slice(void **state)
         (struct scenario){61, 3, 60});
 }
 
+/* Other rates for each pass: it runs by the plan that was made beside the one before. */
+static void test_planned_anew(void **state)
+{
+    (void)state;
+    run("anew", "ATS_ADAPT=random:11 ATS_VRAM=200K ATS_EMU_DELAY_US=10",
+        (struct scenario){70, 1, 100});
+    run("anew, in threads", "ATS_ADAPT=random:12 ATS_PLACEMENT=random:79 ATS_VRAM=400K",
+        (struct scenario){71, 3, 60});
+    run("anew, with experts",
+        "ATS_ADAPT=random:13 ATS_EXPERTS=slices ATS_PLACEMENT=random:8 ATS_EMU_DELAY_US=10",
+        (struct scenario){72, 3, 60});
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_by_slice),  cmocka_unit_test(test_rules),
         cmocka_unit_test(test_random_placements), cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_threads),           cmocka_unit_test(test_planned_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
