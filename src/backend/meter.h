@@ -7,7 +7,7 @@
  * would have instead. The clock is read once per split, where it ends for the host: what follows
  * begins there.
  *
- * A new plan is made between two passes, when the last one is judged.
+ * Passes are judged between two of them; new plans are made beside the next (replan.h).
  *
  * Thread-safety: as the stream's: one thread at a time. */
 #ifndef ATS_BACKEND_METER_H
