@@ -16,13 +16,14 @@ import time
 import driver
 import machine
 import report
+import simulator
 import stock
 
 CONTEXT = 4352
 LEVELS = {
-    "placement": {"ATS_TRANSFER": "serial", "ATS_EXPERTS": "whole"},
-    "async": {"ATS_EXPERTS": "whole"},
-    "slices": {},  # models with experts: the default
+    "placement": {"ATS_TRANSFER": "serial", "ATS_EXPERTS": "whole", "ATS_ADAPT": "off"},
+    "async": {"ATS_EXPERTS": "whole", "ATS_ADAPT": "off"},
+    "dynamic": {},  # the default
 }
 # rounds end when all cells' samples agree this well, in percent, but not before so many
 AGREEMENT = 3.0
@@ -80,10 +81,6 @@ def decode_only(result):
     return dict(result, tests=[t for t in result["tests"] if t["phase"] == "decode"])
 
 
-def levels_of(m):
-    return [level for level in LEVELS if level != "slices" or m.experts]
-
-
 def run_system(system, m, drive, entry, ways, quick, round_number):
     """One sample of all cells of a system."""
     if system in LEVELS:
@@ -114,6 +111,13 @@ def measure_round(m, drive, entry, ways, quick, round_number):
             f"  ({time.monotonic() - started:.0f} s)" + (", late: does not count" if late else ""))
 
 
+def bounds(m, arguments, cells):
+    """Tokens/s of the physical bound, by phase."""
+    simulated = simulator.Simulator(arguments.build)
+    return {c["phase"]: simulated.bound(m, c["phase"], next(iter(c["systems"].values()))["scale"])
+            for c in cells}
+
+
 def measure_model(name, arguments, drive):
     m = machine.Machine(name, model_file(name, arguments), f"models/{name}.json", CONTEXT,
                         arguments.device, arguments.build, rig=arguments.rig,
@@ -125,7 +129,8 @@ def measure_model(name, arguments, drive):
     rates = stock.sweep(drive, m, ways)
     chosen = stock.choose(rates, ways)
     entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates, "late": [],
-             "machine": m.describe(), "systems": {s: [] for s in list(chosen) + levels_of(m)}}
+             "experts": m.experts > 0,
+             "machine": m.describe(), "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
     least = LEAST_ROUNDS_QUICK if arguments.quick else LEAST_ROUNDS
     for r in range(arguments.rounds):
         measure_round(m, drive, entry, ways, arguments.quick, r)
@@ -133,7 +138,9 @@ def measure_model(name, arguments, drive):
         spreads = [f["spread_percent"] for c in cells for f in c["systems"].values()]
         if r + 1 >= least and not entry["late"] and max(spreads, default=100) < AGREEMENT / 2:
             break
-    if not m.emulated:
+    if m.emulated:
+        entry["bound"] = bounds(m, arguments, report.cells_of({"models": {name: entry}}))
+    else:
         for run in entry["systems"][entry["baseline"]][:1]:
             entry["machine"] += f" ({run['description']})"
     return entry

@@ -12,18 +12,16 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 
 import compare
 import driver
 import machine
+import simulator
 import stock
 
 MOST_PERCENT = 10.0
-# a factor that is further off is of another measurement of this host's CPU
-SAME_FACTOR = 0.01
-ATS_POLICIES = {"placement": "ats-placement", "async": "ats-async", "slices": "ats-experts"}
+ATS_POLICIES = {"placement": "ats-placement", "async": "ats-async"}
 
 
 def parse_arguments():
@@ -37,9 +35,11 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def policy_of(system, cell):
+def policy_of(system, cell, m):
     """(policy, whether weights are mapped) of a system in a cell, or None for what the simulator
     does not model."""
+    if system == "dynamic":
+        return "ats-experts" if m.experts else "ats-async", False
     if system in ATS_POLICIES:
         return ATS_POLICIES[system], False
     way = cell["systems"][system].get("way")
@@ -49,47 +49,6 @@ def policy_of(system, cell):
         return None
     name, *rest = way.split(",")
     return name.replace("ncmoe=", "n-cpu-moe="), "no-mmap" not in rest
-
-
-def phase_arguments(phase):
-    """Arguments of the simulator for a cell's phase, "pp512" or "tg24@1024"."""
-    prefill = re.fullmatch(r"pp(\d+)", phase)
-    if prefill:
-        return ["--prompt", prefill.group(1), "--decode", "0"]
-    tokens, depth = re.fullmatch(r"tg(\d+)@(\d+)", phase).groups()
-    return ["--prompt", "0", "--decode", tokens, "--depth", depth]
-
-
-class Simulator:
-    def __init__(self, arguments):
-        self.program = os.path.join(arguments.build, "bin", "ats")
-        self.cpu_gbps = dict(word.split("=", 1) for word in arguments.cpu_gbps)
-        self.foreign = False  # a cell was measured under another scale than this host's
-
-    def _run(self, m, policy, mapped, phase, scale):
-        whole = m.whole_vram or m.vram
-        margin = max(1, stock.FIT_MARGIN_MIB * m.vram // whole)
-        command = [self.program, "simulate", m.path, "--rig", m.rig, "--scale", scale,
-                   "--vram", str(m.vram), "--ctx", str(m.context), "--ubatch", str(m.ubatch),
-                   "--batch", str(m.ubatch), "--policy", policy, "--json"]
-        command += phase_arguments(phase)
-        command += [] if mapped else ["--no-mmap"]
-        command += ["--fit-margin", f"{margin}M"] if policy == "fit" else []
-        command += ["--cpu-gbps", self.cpu_gbps[m.model]] if m.model in self.cpu_gbps else []
-        environment = dict(os.environ, ATS_RIG_TYPE=m.rig_type)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            sys.exit(f"predict: {' '.join(command)}\n{done.stderr.strip()}")
-        return json.loads(done.stdout)["results"][0]
-
-    def tokens_per_s(self, m, policy, mapped, phase, scale):
-        """This host's own rates where its scale is the one the cell was measured under, else the
-        rig's at that scale, whose CPU then keeps the real machine's ratios."""
-        result = self._run(m, policy, mapped, phase, "host")
-        if abs(result["scale"] / scale - 1) > SAME_FACTOR:
-            self.foreign = True
-            result = self._run(m, policy, mapped, phase, str(scale))
-        return result["phases"][0]["tokens_per_s"]
 
 
 def machine_of(name, path, results, arguments):
@@ -104,7 +63,7 @@ def machine_of(name, path, results, arguments):
         sys.exit(f"predict: {failure}")
 
 
-def rows_of(results, arguments, simulator):
+def rows_of(results, arguments, simulated):
     """[(model, phase, system, policy, measured, predicted)]"""
     rows = []
     machines = {}
@@ -117,9 +76,9 @@ def rows_of(results, arguments, simulator):
                          "folder with --model-dir")
             machines[name] = machine_of(name, path, results, arguments)
         for system, measured in cell["systems"].items():
-            policy = policy_of(system, cell)
+            policy = policy_of(system, cell, machines[name])
             if policy is not None:
-                predicted = simulator.tokens_per_s(machines[name], *policy, cell["phase"],
+                predicted = simulated.tokens_per_s(machines[name], *policy, cell["phase"],
                                                    measured["scale"])
                 text = policy[0] + (", mapped" if policy[1] else "")
                 rows.append((name, cell["phase"], system, text, measured["tokens_per_s"],
@@ -136,8 +95,12 @@ def main():
         sys.exit(f"predict: {arguments.results}: {error}; `make bench-quick` writes it")
     if not results.get("emulated"):
         sys.exit(f"predict: {arguments.results} is of a real device, not of an emulated rig")
-    simulator = Simulator(arguments)
-    rows = rows_of(results, arguments, simulator)
+    simulated = simulator.Simulator(arguments.build,
+                                    dict(word.split("=", 1) for word in arguments.cpu_gbps))
+    try:
+        rows = rows_of(results, arguments, simulated)
+    except driver.Failed as failure:
+        sys.exit(f"predict: {failure}")
     print(f"{'model':<20}{'cell':<12}{'system':<11}{'policy':<22}{'measured':>9}{'predicted':>10}"
           f"{'off by':>9}")
     over = 0
@@ -148,7 +111,7 @@ def main():
         print(f"{model:<20}{phase:<12}{system:<11}{policy:<22}{measured:>9.1f}{predicted:>10.1f}"
               f"{percent:>+8.1f}%{mark}")
     print("Tokens/s on emulated rigs.")
-    if simulator.foreign:
+    if simulated.foreign:
         print("Some cells were measured under another scale than this host's: their CPU is the "
               "rig's, scaled.")
     if over:

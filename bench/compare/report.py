@@ -14,9 +14,10 @@ import driver
 
 SERIES = [("layers", "llama.cpp by layers"), ("best", "llama.cpp at its best"),
           ("placement", "ATS, placement"), ("async", "ATS, + asynchronous"),
-          ("slices", "ATS, + experts by slice")]
+          ("dynamic", "ATS, + dynamic transfer")]
+LEVELS = ("placement", "async", "dynamic")
 COLOURS = {"layers": "#b8b8b8", "best": "#6f7d8c", "placement": "#a9cdf0", "async": "#4a90d9",
-           "slices": "#174f8c"}
+           "dynamic": "#174f8c"}
 
 
 def spread(values):
@@ -56,7 +57,7 @@ def figures(tests):
     return cell
 
 
-# placement and async do the same work in decode, but for dense weights that cross beside the CPU
+# in decode of models with experts placement and async do the same work
 MOST_EQUAL_DIFFERENCE = 0.05
 
 
@@ -64,8 +65,8 @@ def noise_note(cells):
     """A line on the decode cells whose equal levels differ, or None."""
     differences = [abs(c["systems"]["placement"]["tokens_per_s"] /
                        c["systems"]["async"]["tokens_per_s"] - 1) for c in cells
-                   if c["phase"].startswith("tg") and
-                   {"placement", "async", "slices"} <= set(c["systems"])]
+                   if c["phase"].startswith("tg") and c["experts"] and
+                   {"placement", "async"} <= set(c["systems"])]
     many = [d for d in differences if d > MOST_EQUAL_DIFFERENCE]
     if not many:
         return None
@@ -96,7 +97,8 @@ def cells_of(results):
             systems["layers"] = dict(systems[baseline], way=entry["ways"][baseline])
             best = max(rivals, key=lambda s: systems[s]["tokens_per_s"])
             systems["best"] = dict(systems[best], way=entry["ways"][best])
-            cells.append({"model": model, "phase": phase,
+            cells.append({"model": model, "phase": phase, "experts": entry["experts"],
+                          "bound": entry.get("bound", {}).get(phase),
                           "systems": {s: systems[s] for s, _ in SERIES if s in systems}})
     return cells
 
@@ -111,12 +113,32 @@ def ratio(cell, system, rival):
     return cell["systems"][system]["tokens_per_s"] / cell["systems"][rival]["tokens_per_s"]
 
 
+def of_bound(cell):
+    """The share of the physical bound that the highest level reaches, as text."""
+    top = ats_of(cell)
+    return f"{100 * cell['systems'][top]['tokens_per_s'] / cell['bound']:.0f} %" \
+        if top and cell["bound"] else "-"
+
+
+def ablation(cells):
+    """[(kind, {system: {"layers": geometric mean of ratios, "best": ..}})] over the cells that have
+    all levels."""
+    rows = []
+    for kind, name in (("pp", "prefill"), ("tg", "decode")):
+        chosen = [c for c in cells if c["phase"].startswith(kind) and
+                  set(LEVELS) <= set(c["systems"])]
+        if chosen:
+            rows.append((name, {s: {r: geometric_mean([ratio(c, s, r) for c in chosen])
+                                    for r in ("layers", "best")} for s, _ in SERIES}))
+    return rows
+
+
 def table(cells, emulated):
     """At most 80 columns."""
-    lines = [f"{'':<16}{'llama.cpp tokens/s':>18}{'ATS tokens/s':>27}{'ratio to':>14}"
+    lines = [f"{'':<14}{'llama.cpp tokens/s':>18}{'ATS tokens/s':>22}{'ratio to':>14}{'of':>6}"
              f"{'+-%':>5}",
-             f"{'':<16}{'layers':>9}{'best':>9}{'placed':>9}{'async':>9}{'slices':>9}"
-             f"{'layers':>8}{'best':>6}{'':>5}"]
+             f"{'':<14}{'layers':>9}{'best':>9}{'placed':>8}{'async':>8}{'dynamic':>8}"
+             f"{'layers':>7}{'best':>5}{'bound':>6}{'':>5}"]
     model = None
     for cell in cells:
         if cell["model"] != model:
@@ -129,17 +151,20 @@ def table(cells, emulated):
         top = ats_of(cell)
         ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]
         most = max(f["spread_percent"] for f in systems.values())
-        lines.append(f"  {cell['phase']:<14}" + "".join(f"{t:>9}" for t in texts) +
-                     f"{ratios[0]:>8}{ratios[1]:>6}{most:>5.1f}")
-    for kind, name in (("pp", "prefill"), ("tg", "decode")):
+        lines.append(f"  {cell['phase']:<12}" + "".join(f"{t:>9}" for t in texts[:2]) +
+                     "".join(f"{t:>8}" for t in texts[2:]) +
+                     f"{ratios[0]:>7}{ratios[1]:>5}{of_bound(cell):>6}{most:>5.1f}")
+    for name, means in ablation(cells):
+        lines.append(f"geometric mean, {name}")
+        for rival in ("layers", "best"):
+            lines.append(f"{'  ratio to ' + rival:<32}" +
+                         "".join(f"{means[s][rival]:>8.2f}" for s in LEVELS))
+    for kind in ("pp", "tg"):
         chosen = [c for c in cells if c["phase"].startswith(kind) and ats_of(c)]
         if not chosen:
             continue
-        means = [geometric_mean([ratio(c, ats_of(c), r) for c in chosen])
-                 for r in ("layers", "best")]
         worst = min(chosen, key=lambda c: ratio(c, ats_of(c), "best"))
-        lines.append(f"{'geometric mean, ' + name:<61}{means[0]:>8.2f}{means[1]:>6.2f}")
-        lines.append(f"  worst: {worst['model']} {worst['phase']}, "
+        lines.append(f"worst: {worst['model']} {worst['phase']}, "
                      f"{ratio(worst, ats_of(worst), 'best'):.2f} of llama.cpp at its best "
                      f"({worst['systems']['best']['way']})")
     note = noise_note(cells)
@@ -152,8 +177,9 @@ def table(cells, emulated):
 
 def markdown(cells, results):
     lines = ["| model | cell | llama.cpp by layers | at its best | ATS placement | ATS async | "
-             "ATS slices | to layers | to best | device busy | link busy | link GB/s | splits | syncs |",
-             "| --- | --- " + "| ---: " * 12 + "|"]
+             "ATS dynamic | to layers | to best | of bound | device busy | link busy | link GB/s | "
+             "splits | syncs |",
+             "| --- | --- " + "| ---: " * 13 + "|"]
     for cell in cells:
         systems = cell["systems"]
         top = ats_of(cell)
@@ -169,9 +195,16 @@ def markdown(cells, results):
         extras += [f"{shown[k]:.0f}" if k in shown else "-" for k in
                    ("device_splits", "synchronizations")]
         ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]
-        lines.append(f"| {cell['model']} | {cell['phase']} | {text('layers')} | {best} | "
-                     f"{text('placement')} | {text('async')} | {text('slices')} | " + " | ".join(ratios + extras) +
-                     " |")
+        lines.append(f"| {cell['model']} | {cell['phase']} | {text('layers')} | {best} | " +
+                     " | ".join([text(level) for level in LEVELS] + ratios + [of_bound(cell)] +
+                                extras) + " |")
+    lines += ["", "Geometric means of ratios:", "",
+              "| | by layers | at its best | ATS placement | ATS async | ATS dynamic |",
+              "| --- " + "| ---: " * 5 + "|"]
+    for name, means in ablation(cells):
+        for rival, words in (("layers", "by layers"), ("best", "at its best")):
+            lines.append(f"| {name}, to llama.cpp {words} | " + " | ".join(
+                f"{means[s][rival]:.2f}" for s, _ in SERIES) + " |")
     lines.append("")
     kind = "Emulated" if results["emulated"] else "Measured on"
     lines.append(f"{kind}: " + "; ".join(f"{model}: {entry['machine']}" for model, entry in
@@ -225,7 +258,7 @@ def write(results, folder):
     os.makedirs(folder, exist_ok=True)
     files = {"results.json": json.dumps(
         {"emulated": results["emulated"], "cells": cells,
-         "models": {m: {k: e[k] for k in ("machine", "ways", "sweep", "late")}
+         "models": {m: {k: e[k] for k in ("machine", "ways", "sweep", "late", "experts")}
                     for m, e in results["models"].items()}}, indent=1) + "\n",
              "results.md": markdown(cells, results)}
     for kind, name in (("pp", "prefill"), ("tg", "decode")):
@@ -234,6 +267,11 @@ def write(results, folder):
             label = "emulated, " if results["emulated"] else ""
             files[f"{name}.svg"] = chart(chosen, f"{name.capitalize()}, {label}relative to "
                                          "llama.cpp at its best")
+    means = [{"model": "", "phase": name, "systems": {
+        s: {"tokens_per_s": m[s]["best"]} for s, _ in SERIES}} for name, m in ablation(cells)]
+    if means:
+        files["ablation.svg"] = chart(means, "Each mechanism on top of the others, geometric mean "
+                                      "of all cells")
     for name, text in files.items():
         path = os.path.join(folder, name)
         with open(path + ".part", "w", encoding="utf-8") as f:
