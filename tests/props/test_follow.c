@@ -14,19 +14,21 @@
 #include <time.h>
 
 /* groups may share blocks in another way than before: some pages of padding */
-enum { MOST_LOOKS = 40, PADDING = 128 << 10 };
+enum { MOST_LOOKS = 40, PADDING = 128 << 10, MOST_CONTEXTS = 2 };
 
 struct scenario {
     enum model_kind kind;
     uint64_t stream;
     bool slices;
     int n_steps;
+    int n_contexts;     /* that share the budget; 0: one */
     size_t least_taken; /* by others in a step, in thousandths of what is free */
 };
 
 struct world {
     ggml_backend_dev_t device;
-    struct llama_context *ats;
+    struct llama_context *ats[MOST_CONTEXTS];
+    int n_contexts;
     struct llama_context *cpu;
     size_t n_past;
     size_t total;
@@ -66,11 +68,14 @@ static void wait_for_look(void)
 static void decode(struct world *w, size_t n)
 {
     CHECK(decode_text(w->cpu, 1, w->n_past, n, 0) == 0, "decode on the CPU");
-    CHECK(decode_text(w->ats, 1, w->n_past, n, 0) == 0, "decode");
+    for (int i = 0; i < w->n_contexts; i++) {
+        CHECK(decode_text(w->ats[i], 1, w->n_past, n, 0) == 0, "decode");
+        CHECK(memcmp(llama_get_logits_ith(w->ats[i], -1), llama_get_logits_ith(w->cpu, -1),
+                     logits_size(w->cpu) * sizeof(float)) == 0,
+              "context %d differs from the CPU after %zu tokens, %zu bytes used by others", i,
+              w->n_past + n, w->others);
+    }
     w->n_past += n;
-    CHECK(memcmp(llama_get_logits_ith(w->ats, -1), llama_get_logits_ith(w->cpu, -1),
-                 logits_size(w->cpu) * sizeof(float)) == 0,
-          "differs from the CPU after %zu tokens, %zu bytes used by others", w->n_past, w->others);
 }
 
 static void run_follow(const void *argument)
@@ -84,8 +89,11 @@ static void run_follow(const void *argument)
                                      model_load(model_path(s->kind), "", LLAMA_LOAD_MODE_MMAP)};
     CHECK(models[0] != NULL && models[1] != NULL, "cannot load");
     struct world w = {.device = device_named("EMU0"),
-                      .ats = llama_init_from_model(models[0], context_params()),
-                      .cpu = llama_init_from_model(models[1], context_params())};
+                      .cpu = llama_init_from_model(models[1], context_params()),
+                      .n_contexts = s->n_contexts > 0 ? s->n_contexts : 1};
+    for (int i = 0; i < w.n_contexts; i++) {
+        w.ats[i] = llama_init_from_model(models[0], context_params());
+    }
     decode(&w, 5);
     const size_t all = used_bytes(&w);
     CHECK(scenario_logged("experts by slice") == s->slices, "experts by slice");
@@ -108,10 +116,12 @@ static void run_follow(const void *argument)
     decode(&w, 3);
     CHECK(scenario_logged("others need VRAM"), "nobody was told");
     CHECK(scenario_logged_errors() == 0, "an error");
-    for (int i = 0; i < 2; i++) {
-        llama_free(i == 0 ? w.ats : w.cpu);
-        llama_model_free(models[i]);
+    for (int i = 0; i < w.n_contexts; i++) {
+        llama_free(w.ats[i]);
     }
+    llama_free(w.cpu);
+    llama_model_free(models[0]);
+    llama_model_free(models[1]);
     llama_backend_free();
 }
 
@@ -123,6 +133,13 @@ static void test_follows(void **state)
         {.kind = MODEL_WIDE_EXPERTS, .stream = 2, .n_steps = 6, .least_taken = 900},
         {.kind = MODEL_HYBRID, .stream = 3, .n_steps = 6, .least_taken = 900},
         {.kind = MODEL_LARGE, .stream = 4, .n_steps = 6, .least_taken = 900},
+        {.kind = MODEL_LARGE, .stream = 6, .n_contexts = 2, .n_steps = 6, .least_taken = 900},
+        {.kind = MODEL_WIDE_EXPERTS,
+         .stream = 7,
+         .slices = true,
+         .n_contexts = 2,
+         .n_steps = 3,
+         .least_taken = 950},
         /* so little is taken that slots shrink and no weight leaves */
         {.kind = MODEL_WIDE_EXPERTS,
          .stream = 5,
@@ -131,8 +148,12 @@ static void test_follows(void **state)
          .least_taken = 1000},
     };
     static const char *const settings[] = {
-        "ATS_EMU_MEMORY=64M", "ATS_EMU_MEMORY=64M ATS_EMU_DELAY_US=20", "ATS_EMU_MEMORY=16M",
+        "ATS_EMU_MEMORY=64M",
+        "ATS_EMU_MEMORY=64M ATS_EMU_DELAY_US=20",
+        "ATS_EMU_MEMORY=16M",
         "ATS_EMU_MEMORY=64M ATS_ADAPT=random:9",
+        "ATS_EMU_MEMORY=24M",
+        "ATS_EMU_MEMORY=24M ATS_VRAM=10M ATS_EXPERTS=slices",
         "ATS_EMU_MEMORY=64M ATS_VRAM=8M ATS_EXPERTS=slices ATS_EMU_DELAY_US=20"};
     for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
         if (is_chosen(i, sizeof(scenarios) / sizeof(scenarios[0]))) {
@@ -149,14 +170,14 @@ static void run_off(const void *argument)
     struct llama_model *model = model_load(model_path(MODEL_LARGE), "ATS0", LLAMA_LOAD_MODE_MMAP);
     CHECK(model != NULL, "cannot load");
     struct world w = {.device = device_named("EMU0"),
-                      .ats = llama_init_from_model(model, context_params())};
-    CHECK(decode_text(w.ats, 1, 0, 5, 0) == 0, "decode");
+                      .ats = {llama_init_from_model(model, context_params())}};
+    CHECK(decode_text(w.ats[0], 1, 0, 5, 0) == 0, "decode");
     const size_t all = used_bytes(&w);
     occupy(&w, free_bytes(&w));
     wait_for_look();
-    CHECK(decode_text(w.ats, 1, 5, 1, 0) == 0, "decode");
+    CHECK(decode_text(w.ats[0], 1, 5, 1, 0) == 0, "decode");
     CHECK(used_bytes(&w) == all, "%zu of %zu bytes", used_bytes(&w), all);
-    llama_free(w.ats);
+    llama_free(w.ats[0]);
     llama_model_free(model);
     llama_backend_free();
 }
