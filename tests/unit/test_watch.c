@@ -330,7 +330,7 @@ static void test_periodic(void **state)
             m.now.side[ATS_HOST] = turn % 2 == 0 ? 1 : 2.5;
             n_plans += watch_passes(&m, &watch, half);
         }
-        if (half < 30 && n_plans > 3 + m.clock_us / 1.5e6) {
+        if (half < 30 && (double)n_plans > 3 + m.clock_us / 1.5e6) {
             fail_msg("seed %llu: %zu plans in 3000 passes of a load that turns every %zu",
                      (unsigned long long)(seed + k), n_plans, half);
         }
