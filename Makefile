@@ -119,6 +119,11 @@ bench-bookkeeping: build ## measure what our own bookkeeping takes per token
 	@$(environment)
 	scripts/bookkeeping.sh
 
+.PHONY: bench-recorder
+bench-recorder: build ## measure what recording (ATS_TRACE) adds per token
+	@$(environment)
+	scripts/recorder-cost.sh
+
 .PHONY: train
 train: build ## train models/demo.gguf, or go on; STEPS=n (under two hours on two cores)
 	@train/train.sh

@@ -4,11 +4,16 @@
  * it, replaces the functions of both sides that compute, copy, wait and handle events by empty
  * ones, on all streams, and measures what is left of a graph computation: finding the plan,
  * checking what it expects, walking the splits, keeping the state. That is the bookkeeping of one
- * token.
+ * token. With ATS_TRACE it is measured with recording on, and the records are counted; the hollow
+ * streams run nothing, so of them there are none of kind RAN.
  *
- * Run by `make bench-bookkeeping`. */
+ *     bookkeeping [GRAPHS]     how many are measured; default: 2000
+ *
+ * Run by `make bench-bookkeeping` and `make bench-recorder`. */
 #include "backend/stream.h"
+#include "base/parse.h"
 #include "linked_graph.h"
+#include "trace/recorder.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +22,8 @@
 enum {
     N_LAYERS = 84,
     WIDTH = 32,
-    N_RUNS = 2000,
+    DEFAULT_RUNS = 2000,
+    MOST_RUNS = 100000,
 };
 
 static enum ggml_status compute_nothing(ggml_backend_t backend, struct ggml_cgraph *graph)
@@ -102,11 +108,26 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct ggml_tensor *input)
+/* Records so far; none without recording. */
+static uint64_t count_records(void)
 {
-    static double us[N_RUNS];
+    struct ats_trace trace;
+    if (!ats_trace_snapshot(&trace)) {
+        fprintf(stderr, "no memory for the records\n");
+        exit(1);
+    }
+    const uint64_t n = trace.n_records + trace.dropped;
+    ats_trace_free(&trace);
+    return n;
+}
+
+static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct ggml_tensor *input,
+                    size_t n_runs)
+{
+    static double us[MOST_RUNS];
     const float values[WIDTH] = {0};
-    for (int i = 0; i < N_RUNS; i++) {
+    const uint64_t n_before = count_records();
+    for (size_t i = 0; i < n_runs; i++) {
         const double start = now_us();
         ggml_backend_tensor_set(input, values, 0, sizeof(values));
         if (ggml_backend_graph_compute_async(backend, cgraph) != GGML_STATUS_SUCCESS) {
@@ -115,15 +136,28 @@ static void measure(ggml_backend_t backend, struct ggml_cgraph *cgraph, struct g
         }
         us[i] = now_us() - start;
     }
-    qsort(us, N_RUNS, sizeof(us[0]), compare);
+    qsort(us, n_runs, sizeof(us[0]), compare);
     const struct ats_stream *stream = backend->context;
-    printf("%-14s %6d %7llu %9.1f %9.1f %9.1f\n", getenv("ATS_PLACEMENT"), cgraph->n_nodes,
-           (unsigned long long)stream->device->counters.last_splits, us[N_RUNS / 2],
-           us[N_RUNS / 10], us[N_RUNS * 99 / 100]);
+    printf("%-14s %6d %7llu %8llu %9.1f %9.1f %9.1f\n", getenv("ATS_PLACEMENT"), cgraph->n_nodes,
+           (unsigned long long)stream->device->counters.last_splits,
+           (unsigned long long)((count_records() - n_before) / n_runs), us[n_runs / 2],
+           us[n_runs / 10], us[n_runs * 99 / 100]);
 }
 
-int main(void)
+static size_t parse_runs(int argc, char **argv)
 {
+    struct ats_error err;
+    uint64_t n = DEFAULT_RUNS;
+    if (argc > 2 || (argc == 2 && (!ats_parse_u64(argv[1], MOST_RUNS, &n, &err) || n == 0))) {
+        fprintf(stderr, "usage: %s [GRAPHS], from 1 to %d\n", argv[0], MOST_RUNS);
+        exit(2);
+    }
+    return (size_t)n;
+}
+
+int main(int argc, char **argv)
+{
+    const size_t n_runs = parse_runs(argc, argv);
     ggml_backend_dev_t dev = linked_device("ATS0", NULL);
     if (dev == NULL) {
         fprintf(stderr, "no device ATS0; set ATS_EMULATE\n");
@@ -157,6 +191,6 @@ int main(void)
     hollow_out(stream->staging.transfer);
     hollow_out(stream->experts.transfer);
     stream->reports_errors = false;
-    measure(backend, g.cgraph, input);
+    measure(backend, g.cgraph, input, n_runs);
     return 0;
 }

@@ -5,12 +5,6 @@
 #include "base/parse.h"
 #include "plan/headroom.h"
 
-#include <math.h>
-
-static const double INTERVAL_US = 5e5;
-static const double MOST_LATE_US = 1e7;
-static const double MOST_WAIT_US = 6e7;
-
 static size_t budget_now(struct ats_device *device)
 {
     struct ats_headroom memory = {.used = device->vram_used,
@@ -21,8 +15,8 @@ static size_t budget_now(struct ats_device *device)
     return ats_headroom_budget(&memory);
 }
 
-/* Returns how long to wait beyond the interval. */
-static double come_back(struct ats_stream *stream)
+/* Returns when to look next. */
+static double come_back(struct ats_stream *stream, double now_us)
 {
     struct ats_device *device = stream->device;
     size_t bytes = 0;
@@ -31,21 +25,20 @@ static double come_back(struct ats_stream *stream)
             ats_log_warn("%s: weights cannot come back to VRAM yet; tried again ever more rarely\n",
                          device->name);
         }
-        device->return_wait_us = fmin(2 * device->return_wait_us + INTERVAL_US, MOST_WAIT_US);
-        return device->return_wait_us;
+        return ats_look_after_failure(now_us, &device->return_wait_us);
     }
     device->return_wait_us = 0;
     if (device->vram_budget == device->vram_wanted) {
         ats_residency_spread(device);
     }
-    return ats_return_us(bytes, device->rates.costs.link_bytes_per_us);
+    return ats_look_after_return(now_us, bytes, device->rates.costs.link_bytes_per_us);
 }
 
 static void follow(struct ats_stream *stream, double now_us)
 {
     struct ats_device *device = stream->device;
     const size_t before = device->vram_budget;
-    double next_us = now_us + INTERVAL_US;
+    double due_us = ats_look_again(now_us);
     device->vram_budget = budget_now(device);
     if (device->vram_used > device->vram_budget) {
         struct ats_error err = {{0}};
@@ -61,22 +54,22 @@ static void follow(struct ats_stream *stream, double now_us)
                          device->name);
         }
     } else if (device->vram_budget >= before) {
-        next_us += come_back(stream);
+        due_us = come_back(stream, now_us);
     }
-    device->followed_until_us = next_us;
+    device->follow_due_us = due_us;
 }
 
 void ats_follow(struct ats_stream *stream)
 {
     struct ats_device *device = stream->device;
     const double now_us = ats_meter_now_us();
-    if (device->config->adapt == ATS_ADAPT_OFF || device->accel_lost ||
-        now_us < device->followed_until_us) {
+    const enum ats_look look = ats_look_at(device->follow_due_us, now_us);
+    if (device->config->adapt == ATS_ADAPT_OFF || device->accel_lost || look == ATS_LOOK_LATER) {
         return;
     }
     /* another context may be in a long pass; it is worth waiting for only now and then */
     if (pthread_rwlock_trywrlock(&device->lock) != 0) {
-        if (now_us < device->followed_until_us + MOST_LATE_US) {
+        if (look == ATS_LOOK_IF_FREE) {
             return;
         }
         pthread_rwlock_wrlock(&device->lock);

@@ -3,7 +3,6 @@
 #include "backend/graph_plan.h"
 #include "backend/stream.h"
 
-#include <math.h>
 #include <time.h>
 
 /* Passes of more tokens compute more than they read, so their times say something else. */
@@ -53,31 +52,6 @@ static void count(struct ats_stream *stream)
     counters->stalled_ns += ns_of(pass->stalled_us);
 }
 
-/* A stretch of the accelerator's ends for the host when it goes on, which may be late. So the
- * quickest one says how fast the accelerator is, and the rest was the host's. */
-static void take_lateness(struct ats_meter *meter)
-{
-    static const double LEAST_US = 100; /* of shorter ones, overheads are too large a part */
-    double ratio = INFINITY;
-    double us = 0;
-    double profile_us = 0;
-    for (size_t i = 0; i < meter->n_stretches; i++) {
-        const double *stretch = meter->stretches[i];
-        if (stretch[1] >= LEAST_US) {
-            ratio = fmin(ratio, stretch[0] / stretch[1]);
-        }
-        us += stretch[0];
-        profile_us += stretch[1];
-    }
-    if (isinf(ratio)) {
-        return;
-    }
-    const double own_us = fmin(ratio * profile_us, us);
-    meter->pass.us[ATS_ACCEL] -= us - own_us;
-    meter->pass.late_us = us - own_us;
-    meter->pass.n_stretches = (double)meter->n_stretches;
-}
-
 static void tell(const struct ats_stream *stream, enum ats_watch_reason reason)
 {
     const struct ats_drift *drift = &stream->meter.watch.planned;
@@ -116,7 +90,7 @@ void ats_meter_judge(struct ats_stream *stream)
         meter->n_tokens > MOST_TOKENS) {
         return;
     }
-    take_lateness(meter);
+    ats_watch_take_lateness(&meter->pass, meter->stretches, meter->n_stretches);
     const enum ats_watch_reason reason =
         ats_watch_pass(&meter->watch, &meter->pass, ats_meter_now_us());
     if (reason == ATS_WATCH_NOTHING) {
@@ -188,8 +162,8 @@ static void end_stretch(struct ats_meter *meter)
         meter->pass.us[ATS_ACCEL] += us;
         meter->pass.profile_us[ATS_ACCEL] += meter->stretch_profile_us;
         if (meter->n_stretches < ATS_METER_STRETCHES) {
-            meter->stretches[meter->n_stretches][0] = us;
-            meter->stretches[meter->n_stretches++][1] = meter->stretch_profile_us;
+            meter->stretches[meter->n_stretches++] =
+                (struct ats_stretch){.us = us, .profile_us = meter->stretch_profile_us};
         }
     }
     meter->stretch_profile_us = 0;

@@ -35,8 +35,7 @@ struct ats_meter {
     double stretch_profile_us;  /* of what it has been given since */
     bool stretch_computes;      /* it has been given more than copies */
     bool stretch_stalled;       /* and has waited for a weight: its time says nothing */
-    /* of the pass, what the accelerator's stretches took and what they take by the profile */
-    double stretches[ATS_METER_STRETCHES][2];
+    struct ats_stretch stretches[ATS_METER_STRETCHES]; /* of the pass */
     size_t n_stretches;
     double arrived_us;     /* the latest weight, */
     double arrived_cpu_us; /* and how long the CPU had computed by then */

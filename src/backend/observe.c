@@ -17,7 +17,8 @@ typedef void (*ended_t)(void *data, uint64_t tag, double begin_us, double end_us
 /* A stream of ours that is recorded. Used by the stream's thread. */
 struct ats_observed_stream {
     uint64_t pass_begin_ns;
-    uint64_t n_built; /* plans that were told of */
+    uint64_t given_ns; /* when a lane was given what came just before, in this split; 0: nothing */
+    uint64_t n_built;  /* plans that were told of */
     uint32_t context;
     int cpu_lane;
     uint32_t pass; /* passes begun */
@@ -74,17 +75,36 @@ static void set_name(char *to, size_t size, const char *name)
     to[n] = '\0';
 }
 
-/* A record that begins now. */
-static struct ats_trace_record begin(const struct observed *o, enum ats_trace_kind kind)
+/* The tensor's, cut to size, with whatever stands behind its end: looking for that takes longer.
+ * Whoever reads the recording makes names printable. `to` has less room than a tensor's name. */
+static void take_name(char *to, size_t size, const struct ggml_tensor *tensor)
+{
+    _Static_assert(ATS_TRACE_NAME <= GGML_MAX_NAME && ATS_TRACE_LAST <= GGML_MAX_NAME,
+                   "a name of a record is cut from a tensor's");
+    memcpy(to, tensor->name, size - 1);
+    to[size - 1] = '\0';
+}
+
+/* Fills in a new record, which has yet to begin: the clock is read last, right before ggml is
+ * called. */
+static void make(struct ats_trace_record *record, const struct observed *o,
+                 enum ats_trace_kind kind)
 {
     const struct ats_observed_stream *stream = o->stream;
-    return (struct ats_trace_record){
-        .begin_ns = ats_trace_now_ns(),
-        .kind = (uint8_t)kind,
-        .lane = (uint8_t)o->lane,
-        .pass = stream->in_pass ? stream->pass : 0,
-        .split = stream->in_pass ? stream->split : ATS_TRACE_NO_SPLIT,
-    };
+    memset(record, 0, sizeof(*record));
+    record->kind = (uint8_t)kind;
+    record->lane = (uint8_t)o->lane;
+    record->pass = stream->in_pass ? stream->pass : 0;
+    record->split = stream->in_pass ? stream->split : ATS_TRACE_NO_SPLIT;
+}
+
+/* Commands of a split that follow each other share a reading of the clock, which is most of what a
+ * record costs: between them is only the bookkeeping. After the host has waited or computed it may
+ * do more before the next one. */
+static void begin(struct ats_trace_record *record, const struct observed *o)
+{
+    const uint64_t given_ns = o->stream->given_ns;
+    record->begin_ns = given_ns != 0 ? given_ns : ats_trace_now_ns();
 }
 
 static void end(struct ats_trace_record *record)
@@ -93,16 +113,28 @@ static void end(struct ats_trace_record *record)
     ats_trace_add(record);
 }
 
-/* Numbers a command, and has the accelerator tell of it under that number. */
-static struct ats_trace_record begin_command(struct observed *o, enum ats_trace_kind kind)
+/* The accelerator has been given something; or the CPU, which has computed it by now. */
+static void end_given(struct ats_trace_record *record, const struct observed *o)
 {
-    const uint64_t number = atomic_fetch_add_explicit(&next_number, 1, memory_order_relaxed);
+    end(record);
+    o->stream->given_ns = o->role != ATS_TRACE_CPU && o->stream->in_pass ? record->end_ns : 0;
+}
+
+static void end_wait(struct ats_trace_record *record, const struct observed *o)
+{
+    end(record);
+    o->stream->given_ns = 0;
+}
+
+/* Numbers a command, and has the accelerator tell of it under that number. */
+static void make_command(struct ats_trace_record *record, struct observed *o,
+                         enum ats_trace_kind kind)
+{
+    make(record, o, kind);
+    record->number = atomic_fetch_add_explicit(&next_number, 1, memory_order_relaxed);
     if (o->tag != NULL) {
-        o->tag(atomic_load_explicit(&o->backend, memory_order_relaxed), number);
+        o->tag(atomic_load_explicit(&o->backend, memory_order_relaxed), record->number);
     }
-    struct ats_trace_record record = begin(o, kind);
-    record.number = number;
-    return record;
 }
 
 static void tell_ran(struct observed *o)
@@ -152,8 +184,8 @@ static void add_operand(const struct observed *o, const struct ats_trace_record 
     record.space = o->role == ATS_TRACE_CPU ? 0 : (uint64_t)(uintptr_t)buffer_of(tensor);
     record.address = (uint64_t)(uintptr_t)tensor->data;
     record.bytes = ggml_nbytes(tensor);
-    set_name(record.name, sizeof(record.name),
-             tensor->view_src != NULL ? tensor->view_src->name : tensor->name);
+    take_name(record.name, sizeof(record.name),
+              tensor->view_src != NULL ? tensor->view_src : tensor);
     ats_trace_add(&record);
 }
 
@@ -208,8 +240,8 @@ static void describe_graph(struct ats_trace_record *record, const struct ggml_cg
         }
     }
     if (first != NULL && last != NULL) {
-        set_name(record->name, sizeof(record->name), first->name);
-        set_name(record->last, sizeof(record->last), last->name);
+        take_name(record->name, sizeof(record->name), first);
+        take_name(record->last, sizeof(record->last), last);
     }
 }
 
@@ -221,27 +253,28 @@ static enum ggml_status graph_compute_async(ggml_backend_t backend, struct ggml_
     if (o == NULL) {
         return original.fn_ggml_backend_graph_compute_async(backend, graph);
     }
-    struct ats_trace_record record = begin_command(o, ATS_TRACE_COMPUTE);
+    struct ats_trace_record record;
+    make_command(&record, o, ATS_TRACE_COMPUTE);
     describe_graph(&record, graph);
+    begin(&record, o);
     if (ats_trace_wants_operands()) {
         add_operands(o, &record, graph);
     }
     const enum ggml_status status = original.fn_ggml_backend_graph_compute_async(backend, graph);
-    end(&record);
+    end_given(&record, o);
     return status;
 }
 
-static struct ats_trace_record begin_copy(struct observed *o, enum ats_trace_kind kind,
-                                          const struct ggml_tensor *tensor, const void *host,
-                                          size_t offset, size_t size)
+static void make_copy(struct ats_trace_record *record, struct observed *o, enum ats_trace_kind kind,
+                      const struct ggml_tensor *tensor, const void *host, size_t offset,
+                      size_t size)
 {
-    struct ats_trace_record record = begin_command(o, kind);
-    record.space = (uint64_t)(uintptr_t)buffer_of(tensor);
-    record.address = (uint64_t)(uintptr_t)tensor->data + offset;
-    record.host = (uint64_t)(uintptr_t)host;
-    record.bytes = size;
-    set_name(record.name, sizeof(record.name), tensor->name);
-    return record;
+    make_command(record, o, kind);
+    record->space = (uint64_t)(uintptr_t)buffer_of(tensor);
+    record->address = (uint64_t)(uintptr_t)tensor->data + offset;
+    record->host = (uint64_t)(uintptr_t)host;
+    record->bytes = size;
+    take_name(record->name, sizeof(record->name), tensor);
 }
 
 static void tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor, const void *data,
@@ -252,9 +285,11 @@ static void tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
         original.fn_ggml_backend_tensor_set_async(backend, tensor, data, offset, size);
         return;
     }
-    struct ats_trace_record record = begin_copy(o, ATS_TRACE_TO_DEVICE, tensor, data, offset, size);
+    struct ats_trace_record record;
+    make_copy(&record, o, ATS_TRACE_TO_DEVICE, tensor, data, offset, size);
+    begin(&record, o);
     original.fn_ggml_backend_tensor_set_async(backend, tensor, data, offset, size);
-    end(&record);
+    end_given(&record, o);
 }
 
 static void tensor_get_async(ggml_backend_t backend, const struct ggml_tensor *tensor, void *data,
@@ -265,9 +300,11 @@ static void tensor_get_async(ggml_backend_t backend, const struct ggml_tensor *t
         original.fn_ggml_backend_tensor_get_async(backend, tensor, data, offset, size);
         return;
     }
-    struct ats_trace_record record = begin_copy(o, ATS_TRACE_TO_HOST, tensor, data, offset, size);
+    struct ats_trace_record record;
+    make_copy(&record, o, ATS_TRACE_TO_HOST, tensor, data, offset, size);
+    begin(&record, o);
     original.fn_ggml_backend_tensor_get_async(backend, tensor, data, offset, size);
-    end(&record);
+    end_given(&record, o);
 }
 
 static void synchronize(ggml_backend_t backend)
@@ -277,9 +314,11 @@ static void synchronize(ggml_backend_t backend)
         original.fn_ggml_backend_synchronize(backend);
         return;
     }
-    struct ats_trace_record record = begin(o, ATS_TRACE_SYNCHRONIZE);
+    struct ats_trace_record record;
+    make(&record, o, ATS_TRACE_SYNCHRONIZE);
+    begin(&record, o);
     original.fn_ggml_backend_synchronize(backend);
-    end(&record);
+    end_wait(&record, o);
 }
 
 static void event_record(ggml_backend_event_t event, ggml_backend_t backend)
@@ -289,10 +328,12 @@ static void event_record(ggml_backend_event_t event, ggml_backend_t backend)
         original.fn_ggml_backend_event_record(event, backend);
         return;
     }
-    struct ats_trace_record record = begin(o, ATS_TRACE_EVENT_RECORD);
+    struct ats_trace_record record;
+    make(&record, o, ATS_TRACE_EVENT_RECORD);
     record.event = (uint64_t)(uintptr_t)event;
+    begin(&record, o);
     original.fn_ggml_backend_event_record(event, backend);
-    end(&record);
+    end_given(&record, o);
 }
 
 static void event_wait(ggml_backend_t backend, ggml_backend_event_t event)
@@ -302,10 +343,12 @@ static void event_wait(ggml_backend_t backend, ggml_backend_event_t event)
         original.fn_ggml_backend_event_wait(backend, event);
         return;
     }
-    struct ats_trace_record record = begin_command(o, ATS_TRACE_EVENT_WAIT);
+    struct ats_trace_record record;
+    make_command(&record, o, ATS_TRACE_EVENT_WAIT);
     record.event = (uint64_t)(uintptr_t)event;
+    begin(&record, o);
     original.fn_ggml_backend_event_wait(backend, event);
-    end(&record);
+    end_given(&record, o);
 }
 
 /* Events are of a device; which of its streams asks, the calling thread knows during a pass. */
@@ -318,10 +361,12 @@ static void event_synchronize(ggml_backend_event_t event)
         original.fn_ggml_backend_event_synchronize(event);
         return;
     }
-    struct ats_trace_record record = begin(o, ATS_TRACE_EVENT_SYNC);
+    struct ats_trace_record record;
+    make(&record, o, ATS_TRACE_EVENT_SYNC);
     record.event = (uint64_t)(uintptr_t)event;
+    begin(&record, o);
     original.fn_ggml_backend_event_synchronize(event);
-    end(&record);
+    end_wait(&record, o);
 }
 
 /* The address is another backend's soon; the entry, when nothing is told of it any more. */
@@ -480,6 +525,7 @@ void ats_observe_pass(struct ats_stream *stream, const struct ggml_cgraph *cgrap
     s->pass++;
     s->in_pass = true;
     s->split = ATS_TRACE_NO_SPLIT;
+    s->given_ns = 0;
     s->n_tokens = ats_graph_tokens(cgraph);
     s->n_built = stream->n_built;
     s->pass_begin_ns = ats_trace_now_ns();
@@ -507,6 +553,7 @@ void ats_observe_pass_end(struct ats_stream *stream)
         .begin_ns = s->pass_begin_ns, .kind = ATS_TRACE_PASS, .count = s->n_tokens};
     add_of_stream(s, &record);
     s->in_pass = false;
+    s->given_ns = 0;
     current = NULL;
 }
 
@@ -538,6 +585,7 @@ void ats_observe_split(struct ats_stream *stream, int32_t split)
 {
     if (stream->observed != NULL) {
         stream->observed->split = split;
+        stream->observed->given_ns = 0;
     }
 }
 

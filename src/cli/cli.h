@@ -44,7 +44,47 @@ enum { CLI_KEY_FIRST = 0x100 };
     }
 
 /* Handles 'h' and rejects nothing; parsers call it for keys they do not know. */
-error_t cli_parse_common(int key, struct argp_state *state);
+error_t cli_parse_common(int key, const struct argp_state *state);
+
+/* Where the value of an option goes, unchecked but for numbers: a member of the command's struct,
+ * or a variable of the environment. */
+enum cli_target {
+    CLI_TEXT,     /* const char * */
+    CLI_FLAG,     /* bool: true */
+    CLI_NUMBER,   /* uint32_t, from `least` to `most` */
+    CLI_VARIABLE, /* the value, or 1 of an option that takes none */
+};
+
+struct cli_field {
+    int key;
+    enum cli_target target;
+    size_t offset; /* of the member */
+    uint32_t least;
+    uint32_t most;
+    const char *variable;
+};
+
+#define CLI_TEXT_FIELD(key, type, member)                                                          \
+    {                                                                                              \
+        key, CLI_TEXT, offsetof(type, member), 0, 0, NULL                                          \
+    }
+#define CLI_FLAG_FIELD(key, type, member)                                                          \
+    {                                                                                              \
+        key, CLI_FLAG, offsetof(type, member), 0, 0, NULL                                          \
+    }
+#define CLI_NUMBER_FIELD(key, type, member, least, most)                                           \
+    {                                                                                              \
+        key, CLI_NUMBER, offsetof(type, member), least, most, NULL                                 \
+    }
+#define CLI_VARIABLE_FIELD(key, name)                                                              \
+    {                                                                                              \
+        key, CLI_VARIABLE, 0, 0, 0, name                                                           \
+    }
+
+/* Puts an option's value where its field says, in `into`; hands keys without one to
+ * cli_parse_common. The list ends with a key of 0. */
+error_t cli_parse_field(const struct cli_field *fields, int key, char *arg,
+                        const struct argp_state *state, void *into);
 
 /* Parses argv into `input` by `argp`. A wrong command line ends the process with
  * one line on stderr and exit code 2. */

@@ -27,28 +27,18 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
+static const struct cli_field fields[] = {
+    CLI_FLAG_FIELD(KEY_JSON, struct options, json),
+    CLI_VARIABLE_FIELD(KEY_EMULATE, "ATS_EMULATE"),
+    CLI_VARIABLE_FIELD(KEY_ACCEL, "ATS_ACCEL"),
+    CLI_TEXT_FIELD(KEY_LLAMA_BIN, struct options, llama_bin),
+    CLI_FLAG_FIELD('v', struct options, verbose),
+    {0},
+};
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_JSON:
-        o->json = true;
-        return 0;
-    case KEY_EMULATE:
-        setenv("ATS_EMULATE", arg, 1);
-        return 0;
-    case KEY_ACCEL:
-        setenv("ATS_ACCEL", arg, 1);
-        return 0;
-    case KEY_LLAMA_BIN:
-        o->llama_bin = arg;
-        return 0;
-    case 'v':
-        o->verbose = true;
-        return 0;
-    default:
-        return cli_parse_common(key, state);
-    }
+    return cli_parse_field(fields, key, arg, state, state->input);
 }
 
 static const struct argp argp = {

@@ -280,13 +280,48 @@ static void check_words(const struct argp *argp, int argc, char **argv)
     }
 }
 
-error_t cli_parse_common(int key, struct argp_state *state)
+error_t cli_parse_common(int key, const struct argp_state *state)
 {
     if (key == 'h') {
         argp_state_help(state, stdout, ARGP_HELP_STD_HELP);
         return 0;
     }
     return ARGP_ERR_UNKNOWN;
+}
+
+static const struct cli_field *find_field(const struct cli_field *fields, int key)
+{
+    while (fields->key != 0 && fields->key != key) {
+        fields++;
+    }
+    return fields->key != 0 ? fields : NULL;
+}
+
+error_t cli_parse_field(const struct cli_field *fields, int key, char *arg,
+                        const struct argp_state *state, void *into)
+{
+    const struct cli_field *field = find_field(fields, key);
+    if (field == NULL) {
+        return cli_parse_common(key, state);
+    }
+    void *member = (char *)into + field->offset;
+    switch (field->target) {
+    case CLI_TEXT:
+        *(const char **)member = arg;
+        break;
+    case CLI_FLAG:
+        *(bool *)member = true;
+        break;
+    case CLI_NUMBER:
+        *(uint32_t *)member =
+            cli_number(state->argv[0], find_short(state->root_argp->options, key)->name, arg,
+                       field->least, field->most);
+        break;
+    case CLI_VARIABLE:
+        setenv(field->variable, arg != NULL ? arg : "1", 1);
+        break;
+    }
+    return 0;
 }
 
 void cli_parse(const struct argp *argp, int argc, char **argv, void *input)

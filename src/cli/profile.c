@@ -32,7 +32,7 @@ struct options {
     const char *model;
     const char *out;
     const char *from;
-    int threads;
+    uint32_t threads;
     bool quick;
     bool show;
     bool json;
@@ -58,40 +58,22 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
+static const struct cli_field fields[] = {
+    CLI_TEXT_FIELD(KEY_DEVICE, struct options, device),
+    CLI_FLAG_FIELD(KEY_QUICK, struct options, quick),
+    CLI_TEXT_FIELD(KEY_MODEL, struct options, model),
+    CLI_NUMBER_FIELD(KEY_THREADS, struct options, threads, 1, ATS_PROFILE_MAX_THREADS),
+    CLI_TEXT_FIELD(KEY_OUT, struct options, out),
+    CLI_TEXT_FIELD(KEY_FROM, struct options, from),
+    CLI_FLAG_FIELD(KEY_SHOW, struct options, show),
+    CLI_FLAG_FIELD(KEY_JSON, struct options, json),
+    CLI_FLAG_FIELD(KEY_CHECK, struct options, check),
+    {0},
+};
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_DEVICE:
-        o->device = arg;
-        return 0;
-    case KEY_QUICK:
-        o->quick = true;
-        return 0;
-    case KEY_MODEL:
-        o->model = arg;
-        return 0;
-    case KEY_THREADS:
-        o->threads = (int)cli_number(o->who, "threads", arg, 1, ATS_PROFILE_MAX_THREADS);
-        return 0;
-    case KEY_OUT:
-        o->out = arg;
-        return 0;
-    case KEY_FROM:
-        o->from = arg;
-        return 0;
-    case KEY_SHOW:
-        o->show = true;
-        return 0;
-    case KEY_JSON:
-        o->json = true;
-        return 0;
-    case KEY_CHECK:
-        o->check = true;
-        return 0;
-    default:
-        return cli_parse_common(key, state);
-    }
+    return cli_parse_field(fields, key, arg, state, state->input);
 }
 
 static const struct argp argp = {
@@ -248,7 +230,7 @@ static struct ats_measure_options measure_options(struct job *job)
 {
     clock_gettime(CLOCK_MONOTONIC, &job->progress.begin);
     return (struct ats_measure_options){.device = job->device,
-                                        .threads = job->o->threads,
+                                        .threads = (int)job->o->threads,
                                         .quick = job->o->quick,
                                         .leave_core = is_emulated(job->device),
                                         .model = job->model,
@@ -284,7 +266,7 @@ static enum loaded load(struct job *job, struct ats_error *why)
     if (!ats_profile_read(job->path, &job->profile, why)) {
         return DAMAGED;
     }
-    const int threads = job->o->threads > 0 ? job->o->threads : job->profile.identity.threads;
+    const int threads = job->o->threads > 0 ? (int)job->o->threads : job->profile.identity.threads;
     ats_measure_identify(job->device, threads, &want);
     const char *differs = ats_profile_mismatch(&job->profile.identity, &want);
     if (differs != NULL) {
@@ -329,7 +311,7 @@ static bool find_path(struct job *job, struct ats_error *err)
                ats_fail(err, "the path is too long: %.60s...", named);
     }
     struct ats_profile_identity identity;
-    ats_measure_identify(job->device, job->o->threads, &identity);
+    ats_measure_identify(job->device, (int)job->o->threads, &identity);
     return ats_profile_path(&identity, job->o->threads == 0, job->path, sizeof(job->path), err);
 }
 

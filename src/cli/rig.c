@@ -28,28 +28,24 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
+static const struct cli_field fields[] = {
+    CLI_FLAG_FIELD(KEY_JSON, struct options, json),
+    CLI_VARIABLE_FIELD(KEY_MEASURE, "ATS_RIG_MEASURE"),
+    CLI_TEXT_FIELD(KEY_LLAMA_BIN, struct options, llama_bin),
+    {0},
+};
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
-    switch (key) {
-    case KEY_JSON:
-        o->json = true;
-        return 0;
-    case KEY_MEASURE:
-        setenv("ATS_RIG_MEASURE", "1", 1);
-        return 0;
-    case KEY_LLAMA_BIN:
-        o->llama_bin = arg;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (o->name != NULL) {
-            cli_usage_error("ats rig", "one rig at a time, not '%s' and '%s'", o->name, arg);
-        }
-        o->name = arg;
-        return 0;
-    default:
-        return cli_parse_common(key, state);
+    if (key != ARGP_KEY_ARG) {
+        return cli_parse_field(fields, key, arg, state, o);
     }
+    if (o->name != NULL) {
+        cli_usage_error("ats rig", "one rig at a time, not '%s' and '%s'", o->name, arg);
+    }
+    o->name = arg;
+    return 0;
 }
 
 static const struct argp argp = {

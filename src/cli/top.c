@@ -58,38 +58,40 @@ static uint32_t parse_interval(const char *who, const char *text)
     return (uint32_t)(seconds * 1000 + 0.5);
 }
 
+static const struct cli_field fields[] = {
+    CLI_NUMBER_FIELD(KEY_COUNT, struct top_options, count, 1, UINT32_MAX),
+    CLI_NUMBER_FIELD(KEY_PID, struct top_options, pid, 1, INT32_MAX),
+    CLI_FLAG_FIELD(KEY_JSON, struct top_options, json),
+    CLI_NUMBER_FIELD(KEY_METRICS, struct top_options, metrics, 0, UINT16_MAX),
+    {0},
+};
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct parsed *parsed = state->input;
     struct top_options *o = &parsed->o;
-    const char *who = state->argv[0];
     switch (key) {
     case KEY_INTERVAL:
         parsed->live_only = "--interval";
-        o->interval_ms = parse_interval(who, arg);
-        return 0;
-    case KEY_COUNT:
-        parsed->live_only = "--count";
-        o->count = cli_number(who, "count", arg, 1, UINT32_MAX);
+        o->interval_ms = parse_interval(state->argv[0], arg);
         return 0;
     case KEY_ONCE:
         parsed->live_only = "--once";
         o->count = 1;
         return 0;
-    case KEY_PID:
-        o->pid = cli_number(who, "pid", arg, 1, INT32_MAX);
-        return 0;
+    case KEY_COUNT:
+        parsed->live_only = "--count";
+        break;
     case KEY_JSON:
         parsed->live_only = "--json";
-        o->json = true;
-        return 0;
+        break;
     case KEY_METRICS:
-        o->metrics = cli_number(who, "metrics", arg, 0, UINT16_MAX);
         o->serves = true;
-        return 0;
+        break;
     default:
-        return cli_parse_common(key, state);
+        break;
     }
+    return cli_parse_field(fields, key, arg, state, o);
 }
 
 static const struct argp argp = {

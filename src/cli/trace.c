@@ -52,36 +52,22 @@ static const struct argp_option option_table[] = {
     {0},
 };
 
+static const struct cli_field fields[] = {
+    CLI_TEXT_FIELD(KEY_OUT, struct options, out),
+    CLI_TEXT_FIELD(KEY_FROM, struct options, from),
+    CLI_TEXT_FIELD(KEY_RECORDING, struct options, recording),
+    CLI_FLAG_FIELD(KEY_CHECK, struct options, check),
+    CLI_TEXT_FIELD(KEY_MEMORY, struct options, memory),
+    CLI_FLAG_FIELD(KEY_JSON, struct options, json),
+    {0},
+};
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
-    struct options *o = state->input;
-    struct ats_error err;
-    size_t bytes;
-    switch (key) {
-    case KEY_OUT:
-        o->out = arg;
-        return 0;
-    case KEY_FROM:
-        o->from = arg;
-        return 0;
-    case KEY_RECORDING:
-        o->recording = arg;
-        return 0;
-    case KEY_CHECK:
-        o->check = true;
-        return 0;
-    case KEY_MEMORY:
-        if (!ats_parse_bytes(arg, &bytes, &err)) {
-            cli_usage_error(state->argv[0], "--memory: %s", err.text);
-        }
-        o->memory = arg;
-        return 0;
-    case KEY_JSON:
-        o->json = true;
-        return 0;
-    default:
-        return cli_parse_common(key, state);
+    if (key == KEY_MEMORY) {
+        cli_size(state->argv[0], "memory", arg); /* or else the library would find the mistake */
     }
+    return cli_parse_field(fields, key, arg, state, state->input);
 }
 
 static const struct argp argp = {

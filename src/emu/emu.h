@@ -83,7 +83,8 @@ bool ats_emu_take_error(ggml_backend_t backend, char *text, size_t size);
 typedef void (*ats_emu_ended_t)(void *data, uint64_t tag, double begin_us, double end_us);
 void ats_emu_observe(ggml_backend_t backend, ats_emu_ended_t ended, void *data);
 
-/* What commands given to the stream from now on are called. 0: nobody is told of them. */
+/* What commands given to the stream from now on are called. 0: nobody is told of them. Called by
+ * the thread that gives them. */
 void ats_emu_tag(ggml_backend_t backend, uint64_t tag);
 
 /* What a timed device has done since it was created. Take the counters before

@@ -74,7 +74,7 @@ struct ats_emu_stream {
     uint64_t executed;
     unsigned n_waiting;
     bool stop;
-    uint64_t tag;          /* of commands to come */
+    uint64_t tag;          /* of commands to come; of the thread that gives them */
     ats_emu_ended_t ended; /* set before commands have tags, constant afterwards */
     void *ended_data;
 

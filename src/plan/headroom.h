@@ -1,5 +1,5 @@
-/* Headroom: how much VRAM may be used while others take some and give it back, and which weights
- * leave first.
+/* Headroom: how much VRAM may be used while others take some and give it back, which weights leave
+ * first, and when to look.
  *
  * Pure; no state, safe from any thread. */
 #ifndef ATS_PLAN_HEADROOM_H
@@ -31,8 +31,27 @@ size_t ats_headroom_budget(const struct ats_headroom *memory);
  * way round. 0: they are of one group, and leave together. */
 int ats_leaves_before(const char *a, const char *b);
 
-/* Microseconds until the next bytes may come back, if copying over a link of that rate is to take
- * at most a fiftieth of the time. */
-double ats_return_us(size_t bytes, double link_bytes_per_us);
+/* When to look at the device's memory. Times are in microseconds of a clock that does not go back.
+ */
+enum ats_look {
+    ATS_LOOK_LATER,
+    ATS_LOOK_IF_FREE, /* unless others use the device just then */
+    ATS_LOOK_NOW,     /* for 10 s others have been in the way: wait for them */
+};
+
+/* What to do at `now_us` if a look is due at `due_us`. */
+enum ats_look ats_look_at(double due_us, double now_us);
+
+/* When the next look is due: after one with nothing to come back, in 0.5 s; */
+double ats_look_again(double now_us);
+
+/* after so many bytes came back, perhaps none, in so much more that copying over a link of that
+ * rate takes at most a fiftieth of it; */
+double ats_look_after_return(double now_us, size_t bytes, double link_bytes_per_us);
+
+/* after weights could not come back, in 0.5 s more, and each time in a row in twice that and 0.5 s
+ * more, but never more than a minute. *wait_us is what the failure before has added; 0: there was
+ * none. */
+double ats_look_after_failure(double now_us, double *wait_us);
 
 #endif

@@ -15,6 +15,8 @@ static const double STALLED = 0.02;
 static const double NOT_STALLED = 0.005;
 /* Less than this cannot be compared: clocks, and what a wait itself takes. */
 static const double LEAST_US = 50;
+/* Of the accelerator's stretches: overheads are too large a part of shorter ones. */
+static const double LEAST_STRETCH_US = 100;
 static const double PROBE_FIRST_US = 2e6;
 static const double PROBE_LAST_US = 60e6;
 static const double PROBE_STEP = 1.5;
@@ -54,6 +56,29 @@ const char *ats_watch_reason_text(enum ats_watch_reason reason)
 }
 
 /* ---- what was seen ---- */
+
+void ats_watch_take_lateness(struct ats_pass_times *pass, const struct ats_stretch *stretches,
+                             size_t n)
+{
+    double ratio = INFINITY;
+    double us = 0;
+    double profile_us = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct ats_stretch *stretch = &stretches[i];
+        if (stretch->profile_us >= LEAST_STRETCH_US) {
+            ratio = fmin(ratio, stretch->us / stretch->profile_us);
+        }
+        us += stretch->us;
+        profile_us += stretch->profile_us;
+    }
+    if (isinf(ratio)) {
+        return;
+    }
+    const double own_us = fmin(ratio * profile_us, us);
+    pass->us[ATS_ACCEL] -= us - own_us;
+    pass->late_us = us - own_us;
+    pass->n_stretches = (double)n;
+}
 
 static int compare(const void *a, const void *b)
 {

@@ -42,6 +42,13 @@ struct ats_drift {
 
 extern const struct ats_drift ats_no_drift;
 
+/* A stretch of the accelerator's work, from its first command until the host has waited for the
+ * last. */
+struct ats_stretch {
+    double us;         /* as the host saw it */
+    double profile_us; /* by the profile */
+};
+
 /* One pass of a plan, in microseconds. */
 struct ats_pass_times {
     double wall_us;
@@ -99,6 +106,15 @@ struct ats_watch {
         bool is_there;
     } before; /* the latest plan */
 };
+
+/* Takes what of the pass's n stretches was the host's being late out of the accelerator's time, and
+ * into late_us. A stretch ends for the host when it goes on, which may be late but never early: so
+ * the quickest one, relative to the profile, says how fast the accelerator is, and what the others
+ * take beyond that was the host's. Stretches of less than 100 us by the profile are measured by
+ * that, and say nothing themselves, as overheads are too large a part; without longer ones nothing
+ * changes. */
+void ats_watch_take_lateness(struct ats_pass_times *pass, const struct ats_stretch *stretches,
+                             size_t n);
 
 /* Nothing seen yet; what is planned is planned by the profile. */
 void ats_watch_start(struct ats_watch *watch, double now_us);

@@ -62,7 +62,9 @@ static double op_times(const struct maker *k, const struct ats_model_unit *u, in
     return us;
 }
 
-/* The time to bring the unit's matrices over for a pass; infinity if that cannot be. */
+/* The time to bring the unit's matrices over for a pass, from pinned memory, where the backend's
+ * weights are, at the rates that the simulated copies have (sim/ats.c); infinity if that cannot be.
+ */
 static double stream_us(const struct maker *k, const struct ats_model_unit *u)
 {
     double us = 0;

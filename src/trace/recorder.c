@@ -161,6 +161,9 @@ bool ats_trace_start(size_t bytes, bool with_operands, struct ats_error *err)
         return ats_fail(err, "no memory for recording (%zu bytes); ATS_TRACE_MEMORY asks for less",
                         size);
     }
+    /* a fault per 2 MiB instead of 4 KiB takes less of the time that is recorded; if refused, it
+     * takes more */
+    (void)madvise(memory, n * sizeof(struct chunk), MADV_HUGEPAGE);
     pthread_mutex_lock(&state.lock);
     state.chunks = memory;
     state.n_chunks = n;

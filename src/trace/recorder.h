@@ -4,7 +4,7 @@
  * memory is used, the oldest full chunk is emptied and its records count as dropped. One recorder
  * per process.
  *
- * Cost of a record: two readings of the clock by the caller, and 144 bytes written.
+ * Cost of a record: 144 bytes written, and the readings of the clock by the caller, mostly one.
  * Thread-safety: any thread may add records, at any time between start and stop; a snapshot may be
  * taken meanwhile and has what was added before. */
 #ifndef ATS_TRACE_RECORDER_H
@@ -19,8 +19,8 @@ enum {
 };
 
 /* Starts recording with that much memory, at least ATS_TRACE_LEAST_BYTES. Pages are taken from the
- * system as they are filled. `with_operands`: what each operator reads and writes is wanted too.
- * Not thread-safe. */
+ * system as they are filled, 2 MiB at once where it has such pages. `with_operands`: what each
+ * operator reads and writes is wanted too. Not thread-safe. */
 bool ats_trace_start(size_t bytes, bool with_operands, struct ats_error *err);
 
 /* Ends recording and gives all memory back. No thread may record meanwhile. */

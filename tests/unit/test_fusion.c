@@ -6,6 +6,7 @@
  * built: pairs with one use fuse whenever both are in the same split, a norm that is read
  * twice never does. */
 #include "backend/stream.h"
+#include "emu/emu.h"
 #include "linked_graph.h"
 
 #include <setjmp.h>
@@ -75,6 +76,7 @@ static void run_graph(ggml_backend_dev_t dev)
     ggml_backend_t backend = ggml_backend_dev_init(dev, NULL);
     struct ats_stream *stream = backend->context;
     stream->accel->iface.graph_compute = look;
+    assert_true(ats_emu_is_backend(stream->accel)); /* still, and so it can be recorded */
     assert_int_equal(GGML_STATUS_SUCCESS, ggml_backend_graph_compute(backend, g.cgraph));
 
     ggml_backend_free(backend);

@@ -79,11 +79,33 @@ static void test_order(void **state)
     assert_int_equal(ats_leaves_before("blk.4.ffn_up.weight", "blk.4.ffn_gate.weight"), 0);
 }
 
-static void test_return(void **state)
+static void test_when_to_look(void **state)
 {
     (void)state;
-    assert_float_equal(ats_return_us(240000000, 24000), 5e5, 1e-6);
-    assert_float_equal(ats_return_us(0, 24000), 0, 0);
+    assert_int_equal(ats_look_at(1000, 999), ATS_LOOK_LATER);
+    assert_int_equal(ats_look_at(1000, 1000), ATS_LOOK_IF_FREE);
+    assert_int_equal(ats_look_at(1000, 10000999), ATS_LOOK_IF_FREE);
+    assert_int_equal(ats_look_at(1000, 10001000), ATS_LOOK_NOW);
+
+    assert_true(ats_look_again(7e6) == 7.5e6);
+    /* 240 MB take 10 ms at 24 GB/s: a fiftieth of half a second */
+    assert_true(ats_look_after_return(7e6, 240000000, 24000) == 8e6);
+    assert_true(ats_look_after_return(7e6, 0, 24000) == 7.5e6);
+}
+
+static void test_failures(void **state)
+{
+    (void)state;
+    /* what each adds, in seconds: twice the one before and a half, up to a minute */
+    static const double adds_s[] = {0.5, 1.5, 3.5, 7.5, 15.5, 31.5, 60, 60};
+    double wait_us = 0;
+    double now_us = 3e6;
+    for (size_t i = 0; i < sizeof(adds_s) / sizeof(adds_s[0]); i++) {
+        const double due_us = ats_look_after_failure(now_us, &wait_us);
+        assert_true(wait_us == 1e6 * adds_s[i]);
+        assert_true(due_us == now_us + 0.5e6 + 1e6 * adds_s[i]);
+        now_us = due_us;
+    }
 }
 
 /* Whatever others do: never more than wanted, no swinging while nothing changes, and what is left
@@ -120,9 +142,8 @@ static void test_any(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_return),
+        cmocka_unit_test(test_budget),       cmocka_unit_test(test_order),
+        cmocka_unit_test(test_when_to_look), cmocka_unit_test(test_failures),
         cmocka_unit_test(test_any),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -184,6 +184,43 @@ static void expect_times(const struct ats_trace *trace)
     ats_trace_bars_free(&bars);
 }
 
+static bool is_of_host(const struct ats_trace_record *record)
+{
+    return ats_trace_is_command(record) || record->kind == ATS_TRACE_SYNCHRONIZE ||
+           record->kind == ATS_TRACE_EVENT_RECORD || record->kind == ATS_TRACE_EVENT_SYNC;
+}
+
+/* What the host gave to a stream, and did not wait for. */
+static bool is_given(const struct ats_trace *trace, const struct ats_trace_record *record)
+{
+    return trace->lanes[record->lane].role != ATS_TRACE_CPU &&
+           record->kind != ATS_TRACE_SYNCHRONIZE && record->kind != ATS_TRACE_EVENT_SYNC;
+}
+
+/* The host does one thing at a time; within a split, what it does right after giving a command to a
+ * stream begins when that ended, and what it does after a wait or a computation later. */
+static void expect_host_times(const struct ats_trace *trace)
+{
+    const struct ats_trace_record *last = NULL;
+    size_t n_shared = 0;
+    size_t n_read = 0;
+    for (size_t i = 0; i < trace->n_records; i++) {
+        const struct ats_trace_record *r = &trace->records[i];
+        if (!is_of_host(r)) {
+            continue;
+        }
+        assert_true(r->begin_ns <= r->end_ns);
+        assert_true(last == NULL || last->end_ns <= r->begin_ns);
+        const bool same = last != NULL && last->pass != 0 && last->pass == r->pass &&
+                          last->split == r->split && is_given(trace, last);
+        assert_true(!same || last->end_ns == r->begin_ns);
+        n_shared += same;
+        n_read += last != NULL && last->end_ns < r->begin_ns;
+        last = r;
+    }
+    assert_true(n_shared > N_PASSES && n_read > N_PASSES);
+}
+
 static void test_run(void **state)
 {
     (void)state;
@@ -215,6 +252,7 @@ static void test_run(void **state)
     assert_true(result.n_ordered > (uint64_t)4 * N_PASSES);
     assert_int_equal(result.n_timed, result.n_ordered);
     expect_times(&trace);
+    expect_host_times(&trace);
     expect_wrong(&trace, is_wait_of, ATS_TRACE_COMPUTE_STREAM, "may read before it is written");
     expect_wrong(&trace, is_wait_of, ATS_TRACE_TRANSFER_STREAM, "may overwrite what is still read");
     expect_wrong(&trace, is_synchronization, 0, "may");

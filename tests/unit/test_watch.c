@@ -83,6 +83,44 @@ static struct machine quiet_machine(uint64_t seed)
 
 /* ---- tests ---- */
 
+static void test_lateness(void **state)
+{
+    (void)state;
+    /* the second is the quickest, at 1.5 times the profile: 1350 of the 2000 us of all three are
+     * the accelerator's own; 100 us that are in none stay */
+    static const struct ats_stretch stretches[] = {{1000, 400}, {600, 400}, {400, 100}};
+    struct ats_pass_times pass = {.us = {[ATS_HOST] = 70, [ATS_ACCEL] = 2100}};
+    ats_watch_take_lateness(&pass, stretches, 3);
+    assert_float_equal(pass.us[ATS_ACCEL], 1450, 1e-9);
+    assert_float_equal(pass.late_us, 650, 1e-9);
+    assert_float_equal(pass.n_stretches, 3, 0);
+    assert_float_equal(pass.us[ATS_HOST], 70, 0);
+
+    /* a short one is not what others are measured by, however quick */
+    static const struct ats_stretch with_short[] = {{1000, 400}, {30, 99}};
+    pass = (struct ats_pass_times){.us = {[ATS_ACCEL] = 1030}};
+    ats_watch_take_lateness(&pass, with_short, 2);
+    assert_float_equal(pass.us[ATS_ACCEL], 1030, 1e-9); /* 2.5 * 499 would be more */
+    assert_float_equal(pass.late_us, 0, 1e-9);
+    assert_float_equal(pass.n_stretches, 2, 0);
+
+    /* but is measured by them: 1000 + 2.5 * 80 */
+    static const struct ats_stretch late_short[] = {{1000, 400}, {900, 80}};
+    pass = (struct ats_pass_times){.us = {[ATS_ACCEL] = 1900}};
+    ats_watch_take_lateness(&pass, late_short, 2);
+    assert_float_equal(pass.us[ATS_ACCEL], 1200, 1e-9);
+    assert_float_equal(pass.late_us, 700, 1e-9);
+
+    /* nothing to go by */
+    static const struct ats_stretch all_short[] = {{900, 80}, {90, 80}};
+    pass = (struct ats_pass_times){.us = {[ATS_ACCEL] = 990}};
+    ats_watch_take_lateness(&pass, all_short, 2);
+    ats_watch_take_lateness(&pass, NULL, 0);
+    assert_float_equal(pass.us[ATS_ACCEL], 990, 0);
+    assert_float_equal(pass.late_us, 0, 0);
+    assert_float_equal(pass.n_stretches, 0, 0);
+}
+
 static void test_rates(void **state)
 {
     (void)state;
@@ -292,7 +330,7 @@ static void test_periodic(void **state)
             m.now.side[ATS_HOST] = turn % 2 == 0 ? 1 : 2.5;
             n_plans += watch_passes(&m, &watch, half);
         }
-        if (half < 30 && n_plans > 3 + m.clock_us / 1.5e6) {
+        if (half < 30 && (double)n_plans > 3 + m.clock_us / 1.5e6) {
             fail_msg("seed %llu: %zu plans in 3000 passes of a load that turns every %zu",
                      (unsigned long long)(seed + k), n_plans, half);
         }
@@ -319,6 +357,7 @@ int main(void)
     static uint64_t seed;
     seed = test_seed();
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lateness),
         cmocka_unit_test(test_rates),
         cmocka_unit_test_prestate(test_quiet, &seed),
         cmocka_unit_test_prestate(test_outliers, &seed),
