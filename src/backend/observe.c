@@ -566,8 +566,10 @@ void ats_observe_move(struct ats_stream *stream, const char *name, const void *f
     if (o == NULL) {
         return;
     }
-    struct ats_trace_record record = begin_command(o, ATS_TRACE_COMPUTE);
+    struct ats_trace_record record;
+    make_command(&record, o, ATS_TRACE_COMPUTE);
     set_name(record.name, sizeof(record.name), name);
+    begin(&record, o);
     struct ats_trace_record operand = record;
     operand.kind = ATS_TRACE_READ;
     operand.end_ns = record.begin_ns;
@@ -578,7 +580,7 @@ void ats_observe_move(struct ats_stream *stream, const char *name, const void *f
     operand.address = (uint64_t)(uintptr_t)to;
     ats_trace_add(&operand);
     record.count = 1;
-    end(&record);
+    end_given(&record, o);
 }
 
 void ats_observe_split(struct ats_stream *stream, int32_t split)
