@@ -324,7 +324,11 @@ static bool run_kind(enum model_kind kind)
                          .n_ubatch = UBATCH,
                          .stream = UINT64_C(1) << 34 | kind,
                          .n_schedules = divided(per_setting, rounds)};
-    bool ok = scenario_run("VRAM for all", "ATS_PLACEMENT=fill", measure_all, &s);
+    bool ok = true;
+    for (size_t i = 0; i < n && shared->used_bytes[kind] == 0 && ok; i++) {
+        ok = settings[list[i]].budget != PART ||
+             scenario_run("VRAM for all", "ATS_PLACEMENT=fill", measure_all, &s);
+    }
     for (unsigned long long round = 0; ok && round < rounds; round++) {
         for (size_t i = 0; i < n; i++) {
             s.setting = list[i];
