@@ -9,7 +9,8 @@ c_folders := $(wildcard src tests bench include train)
 override MODEL := $(value MODEL)
 override PROMPT := $(value PROMPT)
 override ARCH := $(value ARCH)
-export LLAMA_DIR ATS_CACHE MODEL PROMPT SEED ARCH ROUNDS PRESET STEPS
+override N := $(value N)
+export LLAMA_DIR ATS_CACHE MODEL PROMPT SEED ARCH N ROUNDS PRESET STEPS
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -78,6 +79,12 @@ test-unit: build ## run the unit tests only; PRESET=asan or tsan to sanitize
 peer-archs: test-setup build ## llama.cpp's test of all architectures; SEED=n ARCH=regex
 	@$(environment)
 	scripts/peer-archs.sh
+
+.PHONY: schedules
+schedules: test-setup build ## random schedules per kind of model against the CPU; N=2000 SEED=n (minutes)
+	@$(environment)
+	[ -z "$$SEED" ] || export ATS_TEST_SEED=$$SEED
+	ATS_SCHEDULES="$${N:-2000}" $(build)/bin/test_schedules
 
 .PHONY: peer-ops-full
 peer-ops-full: test-setup build ## llama.cpp's test of all operators, every case (long)

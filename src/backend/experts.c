@@ -321,7 +321,7 @@ static size_t slots_bytes(const struct ats_device *device, const struct parts *p
     return bytes + list_bytes(device, n_slots);
 }
 
-static void free_store(struct ats_device *device, struct ats_expert_store *store)
+static void free_store(struct ats_stream *stream, struct ats_expert_store *store)
 {
     if (store == NULL) {
         return;
@@ -330,17 +330,19 @@ static void free_store(struct ats_device *device, struct ats_expert_store *store
         ggml_backend_event_free(store->arrived);
     }
     if (store->buffer != NULL) {
+        ats_observe_store(stream, store, false);
         ggml_backend_buffer_free(store->buffer);
     }
-    device->vram_used -= store->bytes;
+    stream->device->vram_used -= store->bytes;
     ats_expert_slots_free(&store->slots);
     free(store);
 }
 
 /* Gives the store's tensors their places. */
-static bool settle_store(struct ats_device *device, struct ats_expert_store *store,
+static bool settle_store(struct ats_stream *stream, struct ats_expert_store *store,
                          const struct parts *parts, int32_t n_slots)
 {
+    struct ats_device *device = stream->device;
     const size_t bytes = slots_bytes(device, parts, n_slots);
     store->buffer = bytes <= ats_device_vram_left(device)
                         ? ggml_backend_buft_alloc_buffer(device->accel_buffer_type, bytes)
@@ -368,6 +370,7 @@ static bool settle_store(struct ats_device *device, struct ats_expert_store *sto
     for (int d = 1; d < GGML_MAX_DIMS; d++) {
         store->list.nb[d] = sizeof(int32_t) * (size_t)n_slots;
     }
+    ats_observe_store(stream, store, true);
     return true;
 }
 
@@ -383,14 +386,14 @@ static struct ats_expert_store *make_store(struct ats_stream *stream, const stru
         !ats_expert_slots_init(&store->slots, (int32_t)parts->weights[0]->as_made.ne[2], n_slots,
                                sizes, parts->n_weights,
                                ats_expert_copy_share(&stream->device->rates)) ||
-        !settle_store(stream->device, store, parts, n_slots)) {
-        free_store(stream->device, store);
+        !settle_store(stream, store, parts, n_slots)) {
+        free_store(stream, store);
         return NULL;
     }
     if (stream->experts.transfer != NULL) {
         store->arrived = ggml_backend_event_new(stream->device->accel);
         if (store->arrived == NULL) {
-            free_store(stream->device, store);
+            free_store(stream, store);
             return NULL;
         }
     }
@@ -401,12 +404,14 @@ static struct ats_expert_store *make_store(struct ats_stream *stream, const stru
 static bool fill_store(struct ats_stream *stream, struct ats_expert_store *store)
 {
     struct ats_device *device = stream->device;
+    ats_observe_slots(stream, store, NULL, NULL, NULL, (uint32_t)store->slots.n_slots);
     for (uint32_t p = 0; p < store->slots.n_parts; p++) {
         const size_t bytes = store->slots.part_bytes[p] * (size_t)store->slots.n_slots;
         ggml_backend_tensor_set_async(stream->accel, &store->in_vram[p],
                                       ats_record_host(store->weights[p]), 0, bytes);
         device->counters.copied_to_accel_bytes += bytes;
     }
+    ats_observe_slots(stream, NULL, NULL, NULL, NULL, 0);
     ggml_backend_synchronize(stream->accel);
     struct ats_error err = {{0}};
     if (ats_accel_failed(stream->accel, &err)) {
@@ -608,7 +613,7 @@ static void take_slots(struct ats_stream *stream, struct waiting *w)
         struct ats_expert_store *store =
             n_slots > 0 ? make_store(stream, &w->parts[i], n_slots) : NULL;
         if (store != NULL && !fill_store(stream, store)) {
-            free_store(device, store);
+            free_store(stream, store);
             store = NULL;
         }
         if (store != NULL) {
@@ -678,7 +683,7 @@ void ats_experts_release(struct ats_stream *stream)
         ggml_backend_synchronize(experts->transfer);
     }
     for (size_t i = 0; i < experts->n_stores; i++) {
-        free_store(stream->device, experts->stores[i]);
+        free_store(stream, experts->stores[i]);
     }
     free(experts->stores);
     if (experts->exchange != NULL) {
@@ -734,6 +739,7 @@ static void order(struct ats_stream *stream, struct ats_expert_store *store,
     while (next(&store->slots, &copy)) {
         const size_t bytes = store->slots.part_bytes[copy.part];
         const char *host = ats_record_host(store->weights[copy.part]);
+        ats_observe_slots(stream, store, NULL, &copy.slot, &copy.expert, 1);
         ggml_backend_tensor_set_async(backend, &store->in_vram[copy.part],
                                       host + bytes * (size_t)copy.expert, bytes * (size_t)copy.slot,
                                       bytes);
@@ -743,6 +749,7 @@ static void order(struct ats_stream *stream, struct ats_expert_store *store,
         store->listed = false;
         whole = whole || copy.last;
     }
+    ats_observe_slots(stream, NULL, NULL, NULL, NULL, 0);
     if (whole && store->arrived != NULL) {
         ggml_backend_event_record(store->arrived, backend);
         store->fresh = true;

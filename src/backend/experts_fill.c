@@ -1,5 +1,6 @@
 #include "backend/experts_fill.h"
 
+#include "backend/observe.h"
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
 
@@ -126,5 +127,9 @@ bool ats_expert_fill_scatter(struct ats_stream *stream, struct ats_expert_fill *
         store->listed = true;
     }
     stream->in_flight = true;
-    return ggml_backend_graph_compute_async(stream->accel, &fill->graph) == GGML_STATUS_SUCCESS;
+    ats_observe_slots(stream, store, fill, NULL, store->slots.expert_of,
+                      (uint32_t)store->slots.n_slots);
+    const enum ggml_status status = ggml_backend_graph_compute_async(stream->accel, &fill->graph);
+    ats_observe_slots(stream, NULL, NULL, NULL, NULL, 0);
+    return status == GGML_STATUS_SUCCESS;
 }

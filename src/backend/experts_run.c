@@ -1,5 +1,6 @@
 #include "backend/experts_run.h"
 
+#include "backend/observe.h"
 #include "backend/residency.h"
 #include "backend/stream.h"
 
@@ -57,8 +58,13 @@ static enum ggml_status compute_hits(struct ats_stream *stream, struct ats_exper
     send_lists(stream, run, experts, columns);
     stream->in_flight = true;
     ats_meter_given(stream, run->profile_us[ATS_ACCEL] * share_of(run, columns->n_hits));
-    return ggml_backend_graph_compute_async(stream->accel,
-                                            &run->by_columns[ATS_ACCEL][columns->n_hits - 1].graph);
+    const size_t stride = run->list_stride / sizeof(int32_t);
+    ats_observe_slots(stream, store, NULL, run->numbers + ATS_EXPERT_SLOT_IDS * stride,
+                      run->numbers + ATS_EXPERT_IDS * stride, columns->n_hits);
+    const enum ggml_status status = ggml_backend_graph_compute_async(
+        stream->accel, &run->by_columns[ATS_ACCEL][columns->n_hits - 1].graph);
+    ats_observe_slots(stream, NULL, NULL, NULL, NULL, 0);
+    return status;
 }
 
 /* The CPU's columns, and their copy to where the accelerator expects them. */

@@ -1,6 +1,7 @@
 #include "backend/observe.h"
 
 #include "backend/buffer.h"
+#include "backend/experts_fill.h"
 #include "trace/file.h"
 #include "trace/recorder.h"
 
@@ -14,8 +15,18 @@ enum { MOST_OBSERVED = ATS_TRACE_MAX_LANES };
 
 typedef void (*ended_t)(void *data, uint64_t tag, double begin_us, double end_us);
 
+/* Slots that the commands to come touch: ats_observe_slots. */
+struct slots_noted {
+    const struct ats_expert_store *store; /* NULL: none */
+    const struct ats_expert_fill *fill;
+    const int32_t *slots;
+    const int32_t *experts;
+    uint32_t n;
+};
+
 /* A stream of ours that is recorded. Used by the stream's thread. */
 struct ats_observed_stream {
+    struct slots_noted noted;
     uint64_t pass_begin_ns;
     uint64_t given_ns; /* when a lane was given what came just before, in this split; 0: nothing */
     uint64_t n_built;  /* plans that were told of */
@@ -172,10 +183,72 @@ static ggml_backend_buffer_t buffer_of(const struct ggml_tensor *tensor)
     return tensor->view_src != NULL ? tensor->view_src->buffer : tensor->buffer;
 }
 
+/* Rows of a tensor, one after the other, each of a single expert. */
+struct rows {
+    const char *base;
+    const char *name;
+    size_t bytes;   /* of each */
+    bool by_expert; /* an expert's row has its number, and not its slot's */
+};
+
+/* Whether what is noted of slots says more of a tensor than that it is touched. */
+static bool find_rows(const struct slots_noted *noted, const struct ggml_tensor *tensor,
+                      struct rows *rows)
+{
+    const struct ats_expert_store *store = noted->store;
+    if (store == NULL) {
+        return false;
+    }
+    const struct ats_expert_fill *fill = noted->fill;
+    if (fill != NULL && buffer_of(tensor) == fill->place.buffer &&
+        tensor->data == fill->place.data) {
+        *rows = (struct rows){fill->place.data, fill->place.name, fill->expert_bytes, true};
+        return true;
+    }
+    for (uint32_t p = 0; p < store->slots.n_parts; p++) {
+        const struct ggml_tensor *part = &store->in_vram[p];
+        if (buffer_of(tensor) == store->buffer && tensor->data == part->data) {
+            *rows = (struct rows){part->data, part->name, store->slots.part_bytes[p], false};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Adds an operand for each noted row that lies in [offset, offset + size) of the tensor. False:
+ * nothing is noted of the tensor. */
+static bool add_rows(const struct observed *o, const struct ats_trace_record *command,
+                     enum ats_trace_kind kind, const struct ggml_tensor *tensor, size_t offset,
+                     size_t size)
+{
+    const struct slots_noted *noted = &o->stream->noted;
+    struct rows rows;
+    if (o->role == ATS_TRACE_CPU || !find_rows(noted, tensor, &rows)) {
+        return false;
+    }
+    struct ats_trace_record record = *command;
+    record.kind = (uint8_t)kind;
+    record.end_ns = record.begin_ns;
+    record.space = (uint64_t)(uintptr_t)buffer_of(tensor);
+    record.bytes = rows.bytes;
+    set_name(record.name, sizeof(record.name), rows.name);
+    for (uint32_t i = 0; i < noted->n; i++) {
+        const int32_t slot = noted->slots != NULL ? noted->slots[i] : (int32_t)i;
+        const int32_t expert = noted->experts != NULL ? noted->experts[i] : slot;
+        const size_t at = rows.bytes * (size_t)(rows.by_expert ? expert : slot);
+        if (at >= offset && at + rows.bytes <= offset + size) {
+            record.address = (uint64_t)(uintptr_t)rows.base + at;
+            record.count = (uint32_t)expert + 1;
+            ats_trace_add(&record);
+        }
+    }
+    return true;
+}
+
 static void add_operand(const struct observed *o, const struct ats_trace_record *command,
                         enum ats_trace_kind kind, const struct ggml_tensor *tensor)
 {
-    if (tensor->data == NULL) {
+    if (tensor->data == NULL || add_rows(o, command, kind, tensor, 0, SIZE_MAX / 2)) {
         return;
     }
     struct ats_trace_record record = *command;
@@ -184,6 +257,7 @@ static void add_operand(const struct observed *o, const struct ats_trace_record 
     record.space = o->role == ATS_TRACE_CPU ? 0 : (uint64_t)(uintptr_t)buffer_of(tensor);
     record.address = (uint64_t)(uintptr_t)tensor->data;
     record.bytes = ggml_nbytes(tensor);
+    record.count = 0;
     take_name(record.name, sizeof(record.name),
               tensor->view_src != NULL ? tensor->view_src : tensor);
     ats_trace_add(&record);
@@ -288,6 +362,9 @@ static void tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
     struct ats_trace_record record;
     make_copy(&record, o, ATS_TRACE_TO_DEVICE, tensor, data, offset, size);
     begin(&record, o);
+    if (ats_trace_wants_operands()) {
+        add_rows(o, &record, ATS_TRACE_WRITE, tensor, offset, size);
+    }
     original.fn_ggml_backend_tensor_set_async(backend, tensor, data, offset, size);
     end_given(&record, o);
 }
@@ -513,7 +590,34 @@ void ats_observe_staging(struct ats_stream *stream, bool there)
         .address = (uint64_t)(uintptr_t)stream->staging.base,
         .bytes = there ? stream->staging.size : 0,
     };
+    set_name(record.name, sizeof(record.name), "staging memory");
     add_of_stream(s, &record);
+}
+
+void ats_observe_store(struct ats_stream *stream, const struct ats_expert_store *store, bool there)
+{
+    struct ats_observed_stream *s = stream->observed;
+    if (s == NULL) {
+        return;
+    }
+    struct ats_trace_record record = {
+        .begin_ns = ats_trace_now_ns(),
+        .kind = ATS_TRACE_STAGING,
+        .space = (uint64_t)(uintptr_t)store->buffer,
+        .address = (uint64_t)(uintptr_t)store->in_vram[0].data,
+        .bytes = there ? store->bytes : 0,
+    };
+    set_name(record.name, sizeof(record.name), store->in_vram[0].name);
+    add_of_stream(s, &record);
+}
+
+void ats_observe_slots(struct ats_stream *stream, const struct ats_expert_store *store,
+                       const struct ats_expert_fill *fill, const int32_t *slots,
+                       const int32_t *experts, uint32_t n)
+{
+    if (stream->observed != NULL) {
+        stream->observed->noted = (struct slots_noted){store, fill, slots, experts, n};
+    }
 }
 
 void ats_observe_pass(struct ats_stream *stream, const struct ggml_cgraph *cgraph)

@@ -16,6 +16,8 @@
 #include "backend/stream.h"
 
 struct ats_config;
+struct ats_expert_fill;
+struct ats_expert_store;
 
 /* Starts recording if the configuration asks for it; the recording is written when the process
  * exits. Once, when the library is loaded and bound to ggml, before there are streams. */
@@ -30,6 +32,17 @@ void ats_observe_transfer(struct ats_stream *stream, ggml_backend_t transfer);
 /* The stream's staging memory has been taken, or is about to be given back: then `there` is false.
  */
 void ats_observe_staging(struct ats_stream *stream, bool there);
+
+/* A layer's slots have been taken, or are about to be given back. */
+void ats_observe_store(struct ats_stream *stream, const struct ats_expert_store *store, bool there);
+
+/* What the stream is given from here on touches, of the store's tensors, these `n` slots alone,
+ * which have or get these experts; and, if `fill` is not NULL, of its place the rows of these
+ * experts. Slots of NULL are 0, 1, ...; experts of NULL have the numbers of their slots. Borrowed
+ * until the next call; a store of NULL: no more of it. */
+void ats_observe_slots(struct ats_stream *stream, const struct ats_expert_store *store,
+                       const struct ats_expert_fill *fill, const int32_t *slots,
+                       const int32_t *experts, uint32_t n);
 
 /* A graph of llama.cpp begins and ends; between them, a plan for it is ready, made or found. */
 void ats_observe_pass(struct ats_stream *stream, const struct ggml_cgraph *cgraph);

@@ -57,9 +57,11 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes)
 void ats_staging_release(struct ats_stream *stream)
 {
     struct ats_staging_area *area = &stream->staging;
-    ats_observe_staging(stream, false);
     if (area->transfer != NULL) {
         ggml_backend_synchronize(area->transfer);
+    }
+    ats_observe_staging(stream, false);
+    if (area->transfer != NULL) {
         ggml_backend_free(area->transfer);
         ggml_backend_event_free(area->free);
     }

@@ -290,21 +290,24 @@ static json_t *check_json(const struct ats_trace_check *check)
     for (uint64_t i = 0; i < check->n_faults && i < ATS_TRACE_MAX_FAULTS; i++) {
         json_array_append_new(faults, json_string(check->faults[i].text));
     }
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "commands", (json_int_t)check->n_commands,
-        "reads", (json_int_t)check->n_reads, "writes", (json_int_t)check->n_writes, "staged_reads",
-        (json_int_t)check->n_staged_reads, "ordered", (json_int_t)check->n_ordered, "confirmed",
-        (json_int_t)check->n_timed, "n_faults", (json_int_t)check->n_faults, "faults", faults);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "commands",
+                     (json_int_t)check->n_commands, "reads", (json_int_t)check->n_reads, "writes",
+                     (json_int_t)check->n_writes, "staged_reads", (json_int_t)check->n_staged_reads,
+                     "expert_reads", (json_int_t)check->n_expert_reads, "ordered",
+                     (json_int_t)check->n_ordered, "confirmed", (json_int_t)check->n_timed,
+                     "n_faults", (json_int_t)check->n_faults, "faults", faults);
 }
 
 static void print_check(FILE *out, const struct ats_trace_check *c)
 {
     fprintf(out,
             "Checked: %" PRIu64 " commands, %" PRIu64 " reads (%" PRIu64 " of weights that pass\n"
-            "through staging memory), %" PRIu64 " writes. %" PRIu64
-            " pairs of accesses on different\nsides or streams: in order, %" PRIu64
-            " of them also by the accelerator's clock.\n",
-            c->n_commands, c->n_reads, c->n_staged_reads, c->n_writes, c->n_ordered, c->n_timed);
+            "through staging memory, %" PRIu64 " of single experts in slots), %" PRIu64
+            " writes.\n%" PRIu64
+            " pairs of accesses on different sides or streams: in order, %" PRIu64
+            "\nof them also by the accelerator's clock.\n",
+            c->n_commands, c->n_reads, c->n_staged_reads - c->n_expert_reads, c->n_expert_reads,
+            c->n_writes, c->n_ordered, c->n_timed);
     for (uint64_t i = 0; i < c->n_faults && i < ATS_TRACE_MAX_FAULTS; i++) {
         fprintf(out, "FAULT: %s\n", c->faults[i].text);
     }

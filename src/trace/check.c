@@ -130,8 +130,9 @@ static void describe(const struct checker *k, size_t record, char *text, size_t 
              r->last, r->pass, split, agent_names[agent_of(k, r)], r->number);
 }
 
+/* `expert`: of the tensor, from 1, or 0. */
 static void fault(struct checker *k, size_t record, size_t other, const char *what,
-                  const char *tensor)
+                  const char *tensor, uint32_t expert)
 {
     struct ats_trace_check *result = k->result;
     if (result->n_faults < ATS_TRACE_MAX_FAULTS) {
@@ -144,7 +145,11 @@ static void fault(struct checker *k, size_t record, size_t other, const char *wh
         }
         f->record = record;
         f->other = other;
-        snprintf(f->text, sizeof(f->text), "%s %s %s%s%s", first, what, tensor,
+        char number[24] = "";
+        if (expert != 0) {
+            snprintf(number, sizeof(number), "[%" PRIu32 "]", expert - 1);
+        }
+        snprintf(f->text, sizeof(f->text), "%s %s %s%s%s%s", first, what, tensor, number,
                  other != SIZE_MAX ? ": " : "", second);
     }
     result->n_faults++;
@@ -191,7 +196,8 @@ static bool when(const struct checker *k, size_t record, struct ran *ran)
 }
 
 /* Two accesses of different agents are in order by what orders them; then so by the clock. */
-static void confirm(struct checker *k, size_t record, size_t other, const char *tensor)
+static void confirm(struct checker *k, size_t record, size_t other, const char *tensor,
+                    uint32_t expert)
 {
     enum { ROUNDING_NS = 1000 }; /* microseconds in floating point, to the next one */
     struct ran later;
@@ -201,7 +207,8 @@ static void confirm(struct checker *k, size_t record, size_t other, const char *
         return;
     }
     if (later.begin_ns + ROUNDING_NS < earlier.end_ns) {
-        fault(k, record, other, "ran too early, by the accelerator's own times, for", tensor);
+        fault(k, record, other, "ran too early, by the accelerator's own times, for", tensor,
+              expert);
     } else {
         k->result->n_timed++;
     }
@@ -214,6 +221,7 @@ struct operand {
     uint64_t begin;
     uint64_t bytes;
     const char *tensor;
+    uint32_t expert;
     bool writes;
 };
 
@@ -231,9 +239,9 @@ static void against_write(struct checker *k, const struct ats_trace_stretch *s, 
     if (!is_before(&s->write, s->writer, now)) {
         fault(k, record, s->write.record,
               o->writes ? "may overwrite before it is written" : "may read before it is written",
-              o->tensor);
+              o->tensor, o->expert);
     } else if (s->writer != agent) {
-        confirm(k, record, s->write.record, o->tensor);
+        confirm(k, record, s->write.record, o->tensor, o->expert);
     }
 }
 
@@ -247,23 +255,25 @@ static void against_reads(struct checker *k, const struct ats_trace_stretch *s, 
         }
         if (!is_before(read, a, now)) {
             fault(k, record, read->record, "may overwrite what is still read, by writing",
-                  o->tensor);
+                  o->tensor, o->expert);
         } else if (a != agent) {
-            confirm(k, record, read->record, o->tensor);
+            confirm(k, record, read->record, o->tensor, o->expert);
         }
     }
 }
 
-/* What staging memory holds must be what is to be read. */
+/* What staging memory or a slot holds must be what is to be read. */
 static void check_staged(struct checker *k, const struct ats_trace_stretch *s, size_t record,
                          const struct operand *o)
 {
     if (s->write.clock == 0) {
-        fault(k, record, SIZE_MAX, "reads, where nothing was put,", o->tensor);
+        fault(k, record, SIZE_MAX, "reads, where nothing was put,", o->tensor, o->expert);
         return;
     }
-    if (strcmp(s->write.tensor, o->tensor) != 0) {
-        fault(k, record, s->write.record, "reads, where something else was put last,", o->tensor);
+    if (strcmp(s->write.tensor, o->tensor) != 0 ||
+        (o->expert != 0 && s->write.expert != o->expert)) {
+        fault(k, record, s->write.record, "reads, where something else was put last,", o->tensor,
+              o->expert);
     }
 }
 
@@ -285,7 +295,8 @@ static void touch(struct checker *k, struct context *c, int agent, const struct 
     k->result->n_reads += !o->writes;
     k->result->n_writes += o->writes;
     k->result->n_staged_reads += staged;
-    const struct ats_trace_access access = {now->of[agent], record, o->tensor};
+    k->result->n_expert_reads += staged && o->expert != 0;
+    const struct ats_trace_access access = {now->of[agent], record, o->tensor, o->expert};
     for (size_t i = first; i < first + n; i++) {
         struct ats_trace_stretch *s = &memory->shadow.stretches[i];
         against_write(k, s, agent, now, record, o);
@@ -305,34 +316,43 @@ static void touch(struct checker *k, struct context *c, int agent, const struct 
 
 /* ---- commands ---- */
 
+/* What has been noted of the command that `record` tells of. False: nothing. */
+static bool touch_operands(struct checker *k, struct context *c, int agent,
+                           const struct clocks *now, size_t record)
+{
+    const uint64_t number = k->trace->records[record].number;
+    const bool ours = c->n_operands > 0 && k->trace->records[c->first_operand].number == number;
+    for (size_t i = c->first_operand; ours && i < record && c->n_operands > 0; i++) {
+        const struct ats_trace_record *p = &k->trace->records[i];
+        if ((p->kind != ATS_TRACE_READ && p->kind != ATS_TRACE_WRITE) || p->number != number) {
+            continue; /* of another context, between ours */
+        }
+        const struct operand o = {p->space, p->address, p->bytes,
+                                  p->name,  p->count,   p->kind == ATS_TRACE_WRITE};
+        touch(k, c, agent, now, record, &o);
+        c->n_operands--;
+    }
+    return ours;
+}
+
 static void copy(struct checker *k, struct context *c, size_t record)
 {
     const struct ats_trace_record *r = &k->trace->records[record];
     const int agent = agent_of(k, r);
     const bool in = r->kind == ATS_TRACE_TO_DEVICE;
-    const struct operand device = {r->space, r->address, r->bytes, r->name, in};
-    const struct operand host = {0, r->host, r->bytes, r->name, !in};
+    const struct operand device = {r->space, r->address, r->bytes, r->name, 0, in};
+    const struct operand host = {0, r->host, r->bytes, r->name, 0, !in};
     const struct clocks *now = tick(c, agent);
     touch(k, c, agent, now, record, in ? &host : &device);
-    touch(k, c, agent, now, record, in ? &device : &host);
+    if (!touch_operands(k, c, agent, now, record)) {
+        touch(k, c, agent, now, record, in ? &device : &host);
+    }
 }
 
 static void compute(struct checker *k, struct context *c, size_t record)
 {
-    const struct ats_trace_record *r = &k->trace->records[record];
-    const int agent = agent_of(k, r);
-    const struct clocks *now = tick(c, agent);
-    const bool ours = c->n_operands > 0 && k->trace->records[c->first_operand].number == r->number;
-    for (size_t i = c->first_operand; ours && i < record && c->n_operands > 0; i++) {
-        const struct ats_trace_record *p = &k->trace->records[i];
-        if ((p->kind != ATS_TRACE_READ && p->kind != ATS_TRACE_WRITE) || p->number != r->number) {
-            continue; /* of another context, between ours */
-        }
-        const struct operand o = {p->space, p->address, p->bytes, p->name,
-                                  p->kind == ATS_TRACE_WRITE};
-        touch(k, c, agent, now, record, &o);
-        c->n_operands--;
-    }
+    const int agent = agent_of(k, &k->trace->records[record]);
+    touch_operands(k, c, agent, tick(c, agent), record);
 }
 
 static void note_operand(struct context *c, const struct ats_trace *trace, size_t record)
@@ -345,11 +365,35 @@ static void note_operand(struct context *c, const struct ats_trace *trace, size_
     c->n_operands++;
 }
 
-static bool set_staging(struct context *c, const struct ats_trace_record *r)
+/* All that used this memory must be over for the host: what gets it next may be anybody. */
+static void check_given_back(struct checker *k, const struct memory *memory, size_t record,
+                             const struct clocks *host)
 {
+    for (size_t i = 0; i < memory->shadow.n; i++) {
+        const struct ats_trace_stretch *s = &memory->shadow.stretches[i];
+        const struct ats_trace_access *used = NULL;
+        if (s->write.clock > host->of[s->writer]) {
+            used = &s->write;
+        }
+        for (int a = 0; a < ATS_TRACE_AGENTS; a++) {
+            used = s->reads[a].clock > host->of[a] ? &s->reads[a] : used;
+        }
+        if (used != NULL) {
+            fault(k, record, used->record, "may be given back while in use, by", used->tensor,
+                  used->expert);
+        }
+    }
+}
+
+static bool set_staging(struct checker *k, struct context *c, size_t record)
+{
+    const struct ats_trace_record *r = &k->trace->records[record];
     struct memory *memory = memory_of(c, r->space);
     if (memory == NULL) {
         return false;
+    }
+    if (memory->staging_end > memory->staging_begin) {
+        check_given_back(k, memory, record, &c->agents[HOST]);
     }
     ats_trace_shadow_clear(&memory->shadow);
     memory->staging_begin = r->address;
@@ -405,7 +449,7 @@ static bool step(struct checker *k, size_t record)
         wait_event(c, HOST, r->event);
         return true;
     case ATS_TRACE_STAGING:
-        return set_staging(c, r);
+        return set_staging(k, c, record);
     case ATS_TRACE_PASS:
     case ATS_TRACE_PLAN:
     case ATS_TRACE_RAN:

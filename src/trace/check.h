@@ -7,13 +7,20 @@
  * synchronisation puts what the host does next behind all that it waited for. Two accesses to the
  * same bytes, one of them a write, must be ordered by such a chain, in the order in which they were
  * given. (The relation is Lamport's "happened before", kept in vector clocks: Fidge 1988, Mattern
- * 1989.) A read of staging memory must moreover find, in all its bytes, the tensor that it is to
- * read: put there by the last write under that name.
+ * 1989.)
+ *
+ * Staging memory and the slots of single experts hold one thing after the other. A read of them
+ * must moreover find, in all its bytes, the tensor that it is to read: put there by the last write
+ * under that name, and of the expert that it is to read if it reads single ones. They are given
+ * back when the host has waited for all that uses them.
  *
  * Where the accelerator tells when commands ran, those times must agree with the order proven.
  *
  * Limits: only what was recorded. What a program writes into tensors between passes is not; bytes
- * that a strided view skips count as touched. */
+ * that a strided view skips count as touched. Which slots an operator reads is decided by ids,
+ * which are data: the recording has those that the backend sent, and what they should find there
+ * by the router's choice as the host has read it. An event is known by its address: a new one at
+ * the address of one that is gone counts as that until it is recorded. */
 #ifndef ATS_TRACE_CHECK_H
 #define ATS_TRACE_CHECK_H
 
@@ -32,7 +39,8 @@ struct ats_trace_check {
     uint64_t n_commands;
     uint64_t n_reads; /* accesses that were checked, by operand */
     uint64_t n_writes;
-    uint64_t n_staged_reads; /* of these reads, of staging memory */
+    uint64_t n_staged_reads; /* of these reads, of staging memory and slots */
+    uint64_t n_expert_reads; /* of these, of a single expert in its slot */
     uint64_t n_ordered;      /* pairs of accesses by different agents, proven to be in order */
     uint64_t n_timed;        /* of these, confirmed by the accelerator's own times */
     uint64_t n_faults;

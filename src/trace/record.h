@@ -35,8 +35,9 @@ enum ats_trace_kind {
     ATS_TRACE_EVENT_SYNC,   /* the host waits for the event */
     ATS_TRACE_RAN,          /* device time of the command with this number */
     ATS_TRACE_READ,         /* operand of the COMPUTE with this number, which follows */
-    ATS_TRACE_WRITE,        /* its result */
-    ATS_TRACE_STAGING,      /* from here on these bytes are staging memory */
+    ATS_TRACE_WRITE,        /* its result; or, of a TO_DEVICE, experts that it puts there */
+    ATS_TRACE_STAGING,      /* from here on these bytes are staging memory or slots; 0 bytes: given
+                               back */
     ATS_TRACE_KINDS,
 };
 
@@ -53,7 +54,8 @@ struct ats_trace_record {
     };
     uint32_t pass;  /* of the context, from 1; 0: between passes */
     int32_t split;  /* of the pass, or ATS_TRACE_NO_SPLIT */
-    uint32_t count; /* COMPUTE: operators; PASS: tokens */
+    uint32_t count; /* COMPUTE: operators; PASS: tokens; READ, WRITE: the expert whose part of the
+                       tensor this is, from 1, or 0 */
     uint8_t kind;
     uint8_t lane; /* PASS, PLAN, READ, WRITE too: of the context or the command */
     uint8_t reserved[2];

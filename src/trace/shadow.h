@@ -20,6 +20,7 @@ struct ats_trace_access {
     uint64_t clock; /* of the agent; 0: no access */
     size_t record;
     const char *tensor; /* whose bytes they are; borrowed */
+    uint32_t expert;    /* of it, from 1; 0: of no single one */
 };
 
 struct ats_trace_stretch {

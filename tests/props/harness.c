@@ -256,6 +256,26 @@ ggml_backend_t backend_on(ggml_backend_dev_t device)
     return backend;
 }
 
+unsigned long long device_counter(const char *name)
+{
+    typedef char *(*summary_t)(ggml_backend_dev_t);
+    ggml_backend_dev_t dev = device_named("ATS0");
+    void *address =
+        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev), "ats_device_summary");
+    CHECK(address != NULL, "no summary");
+    summary_t summary;
+    memcpy(&summary, &address, sizeof(address));
+    char *text = summary(dev);
+    CHECK(text != NULL, "no memory for the summary");
+    char key[64];
+    snprintf(key, sizeof(key), "\"%s\":", name);
+    const char *at = strstr(text, key);
+    CHECK(at != NULL, "no counter %s in %s", name, text);
+    const unsigned long long value = strtoull(at + strlen(key), NULL, 10);
+    free(text);
+    return value;
+}
+
 void inject(const char *device, const char *spec)
 {
     typedef bool (*inject_t)(ggml_backend_dev_t, const char *, struct ats_error *);

@@ -64,6 +64,9 @@ size_t draw_weighted(struct ats_rng *rng, const unsigned *first, size_t stride, 
 /* A backend of the device that computes with compute_threads() threads. */
 ggml_backend_t backend_on(ggml_backend_dev_t device);
 
+/* A counter of ATS0: the number behind "name" in its summary (ats_device_summary). */
+unsigned long long device_counter(const char *name);
+
 /* Sets the failures of an emulated device, see the library's emu/emu.h. */
 void inject(const char *device, const char *spec);
 

@@ -25,27 +25,6 @@ struct scenario {
     uint32_t ubatch;  /* 0: at random */
 };
 
-/* A counter of ATS0, behind "name" in the summary. */
-static unsigned long long counter(const char *name)
-{
-    typedef char *(*summary_t)(ggml_backend_dev_t);
-    ggml_backend_dev_t dev = device_named("ATS0");
-    void *address =
-        ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(dev), "ats_device_summary");
-    CHECK(address != NULL, "no summary");
-    summary_t summary;
-    memcpy(&summary, &address, sizeof(address));
-    char *text = summary(dev);
-    CHECK(text != NULL, "no memory for the summary");
-    char key[64];
-    snprintf(key, sizeof(key), "\"%s\":", name);
-    const char *at = strstr(text, key);
-    CHECK(at != NULL, "no counter %s in %s", name, text);
-    const unsigned long long value = strtoull(at + strlen(key), NULL, 10);
-    free(text);
-    return value;
-}
-
 /* ---- a text, decoded on both sides alike ---- */
 
 struct session {
@@ -151,8 +130,9 @@ static void run_walk(const void *argument)
             }
         }
     }
-    CHECK(scenario->spec != NULL || (counter("hits") > 0 && counter("misses") > 0),
-          "%llu hits and %llu misses: the test tests nothing", counter("hits"), counter("misses"));
+    CHECK(scenario->spec != NULL || (device_counter("hits") > 0 && device_counter("misses") > 0),
+          "%llu hits and %llu misses: the test tests nothing", device_counter("hits"),
+          device_counter("misses"));
     for (size_t i = 0; i < scenario->n_contexts; i++) {
         llama_free(sessions[i].ats);
         llama_free(sessions[i].cpu);
@@ -212,7 +192,7 @@ static void run_with_all(const void *argument)
     open_session(&s, model, model, BUDGET_UBATCH);
     CHECK(decode_text(s.ats, 1, 0, 12, 0) == 0, "decode");
     CHECK(decode_text(s.ats, 1, 12, 1, 0) == 0, "decode");
-    *used_bytes = counter("used_bytes");
+    *used_bytes = device_counter("used_bytes");
     llama_free(s.ats);
     llama_free(s.cpu);
     llama_model_free(model);

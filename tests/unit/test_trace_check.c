@@ -173,6 +173,7 @@ static void test_staging_given_back(void **state)
 {
     (void)state;
     make_streaming();
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE);
     struct ats_trace_record *area = make(&made, ATS_TRACE_STAGING, CPU);
     area->space = STAGING;
     area->address = 1000;
@@ -180,6 +181,148 @@ static void test_staging_given_back(void **state)
     make_operand(&made, ATS_TRACE_READ, COMPUTE, "B", STAGING, 1050, 100);
     make(&made, ATS_TRACE_COMPUTE, COMPUTE);
     expect_fault("where nothing was put, B");
+}
+
+/* ---- slots: two of 50 bytes, of a layer's experts ---- */
+
+enum { SLOTS = 79, SLOT_BYTES = 50, SLOT_BASE = 2000 };
+
+/* An operand of the command to come: a slot, with this expert of W. */
+static void make_slot(enum ats_trace_kind kind, size_t lane, size_t slot, uint32_t expert)
+{
+    make_operand(&made, kind, lane, "W", SLOTS, SLOT_BASE + slot * SLOT_BYTES, SLOT_BYTES);
+    made.records[last_made()].count = expert + 1;
+}
+
+static size_t make_admission(size_t slot, uint32_t expert)
+{
+    make_slot(ATS_TRACE_WRITE, TRANSFER, slot, expert);
+    make_copy(&made, ATS_TRACE_TO_DEVICE, TRANSFER, "W", SLOTS, SLOT_BASE + slot * SLOT_BYTES,
+              HOST_A + expert * SLOT_BYTES, SLOT_BYTES);
+    return last_made();
+}
+
+static size_t make_hit(size_t slot, uint32_t expert)
+{
+    make_slot(ATS_TRACE_READ, COMPUTE, slot, expert);
+    make_operand(&made, ATS_TRACE_WRITE, COMPUTE, "y", MIRROR, 0, 64);
+    make(&made, ATS_TRACE_COMPUTE, COMPUTE);
+    return last_made();
+}
+
+static void make_area(uint64_t bytes)
+{
+    struct ats_trace_record *area = make(&made, ATS_TRACE_STAGING, CPU);
+    area->space = SLOTS;
+    area->address = SLOT_BASE;
+    area->bytes = bytes;
+}
+
+/* Experts 0 and 1 are put into slots 0 and 1 by one copy, and 5 replaces 1 while 0 is used. */
+struct slots {
+    size_t hit;       /* of expert 0 */
+    size_t admission; /* of expert 5 */
+    size_t wait;      /* for it */
+};
+
+static struct slots make_slots(void)
+{
+    struct slots s;
+    make_trace(&made, 1);
+    make_area((uint64_t)2 * SLOT_BYTES);
+    make_slot(ATS_TRACE_WRITE, COMPUTE, 0, 0);
+    make_slot(ATS_TRACE_WRITE, COMPUTE, 1, 1);
+    make_copy(&made, ATS_TRACE_TO_DEVICE, COMPUTE, "W", SLOTS, SLOT_BASE, HOST_A,
+              (uint64_t)2 * SLOT_BYTES);
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE);
+    s.hit = make_hit(0, 0);
+    s.admission = make_admission(1, 5);
+    make_event(&made, ATS_TRACE_EVENT_RECORD, TRANSFER, 7);
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE); /* the next token's ids */
+    make_event(&made, ATS_TRACE_EVENT_WAIT, COMPUTE, 7);
+    s.wait = last_made();
+    make_hit(1, 5);
+    return s;
+}
+
+/* An admission beside a reader of other slots, in tensors that are one for both. */
+static void test_slots_in_order(void **state)
+{
+    (void)state;
+    make_slots();
+    check();
+    assert_int_equal(result.n_faults, 0);
+    assert_int_equal(result.n_staged_reads, 2);
+    assert_int_equal(result.n_expert_reads, 2);
+    assert_int_equal(result.n_writes, 5); /* two slots by one copy, one by another; y, y */
+    /* 5 over 1, by another stream; 5 read behind its copy */
+    assert_int_equal(result.n_ordered, 2);
+}
+
+static void test_slot_reused_early(void **state)
+{
+    (void)state;
+    struct slots s = make_slots();
+    s.hit = make_hit(0, 0);
+    s.admission = make_admission(0, 6);
+    expect_fault("may overwrite what is still read, by writing W[6]");
+    assert_int_equal(result.n_faults, 1);
+    assert_int_equal(result.faults[0].record, s.admission);
+    assert_int_equal(result.faults[0].other, s.hit);
+
+    make_slots();
+    make_hit(0, 0);
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE); /* as above, in time */
+    make_admission(0, 6);
+    check();
+    assert_int_equal(result.n_faults, 0);
+}
+
+static void test_slot_read_early(void **state)
+{
+    (void)state;
+    const struct slots s = make_slots();
+    take_out(&made, s.wait);
+    expect_fault("may read before it is written W[5]");
+    assert_int_equal(result.faults[0].other, s.admission);
+}
+
+static void test_slot_has_another_expert(void **state)
+{
+    (void)state;
+    make_slots();
+    make_hit(1, 1); /* it was there before */
+    expect_fault("where something else was put last, W[1]");
+
+    make_slots();
+    make_hit(0, 1); /* in the wrong slot */
+    expect_fault("where something else was put last, W[1]");
+
+    make_slots(); /* put there under the weight's name, but as no expert in particular */
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE);
+    make_copy(&made, ATS_TRACE_TO_DEVICE, COMPUTE, "W", SLOTS, SLOT_BASE, HOST_A, SLOT_BYTES);
+    make_hit(0, 0);
+    expect_fault("where something else was put last, W[0]");
+}
+
+static void test_slots_given_back(void **state)
+{
+    (void)state;
+    make_slots();
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE);
+    make_area(0);
+    check();
+    assert_int_equal(result.n_faults, 0);
+
+    make_slots(); /* the last reader may still run */
+    make_area(0);
+    expect_fault("may be given back while in use, by W[5]");
+
+    make_slots(); /* a copy may still run */
+    make_admission(0, 6);
+    make(&made, ATS_TRACE_SYNCHRONIZE, COMPUTE);
+    make_area((uint64_t)2 * SLOT_BYTES);
+    expect_fault("may be given back while in use, by W[6]");
 }
 
 /* ---- host and stream ---- */
@@ -491,6 +634,11 @@ int main(void)
         cmocka_unit_test(test_event_recorded_too_early),
         cmocka_unit_test(test_wrong_content),
         cmocka_unit_test(test_staging_given_back),
+        cmocka_unit_test(test_slots_in_order),
+        cmocka_unit_test(test_slot_reused_early),
+        cmocka_unit_test(test_slot_read_early),
+        cmocka_unit_test(test_slot_has_another_expert),
+        cmocka_unit_test(test_slots_given_back),
         cmocka_unit_test(test_readback),
         cmocka_unit_test(test_source_overwritten),
         cmocka_unit_test(test_order_through_the_host),
