@@ -83,7 +83,7 @@ peer-archs: test-setup build ## llama.cpp's test of all architectures; SEED=n AR
 .PHONY: schedules
 schedules: test-setup build ## random schedules per kind of model against the CPU; N=2000 SEED=n (minutes)
 	@$(environment)
-	[ -z "$$SEED" ] || export ATS_TEST_SEED=$$SEED
+	[ -z "$${SEED:-}" ] || export ATS_TEST_SEED=$$SEED
 	ATS_SCHEDULES="$${N:-2000}" $(build)/bin/test_schedules
 
 .PHONY: peer-ops-full

@@ -235,8 +235,9 @@ static bool add_rows(const struct observed *o, const struct ats_trace_record *co
     for (uint32_t i = 0; i < noted->n; i++) {
         const int32_t slot = noted->slots != NULL ? noted->slots[i] : (int32_t)i;
         const int32_t expert = noted->experts != NULL ? noted->experts[i] : slot;
-        const size_t at = rows.bytes * (size_t)(rows.by_expert ? expert : slot);
-        if (at >= offset && at + rows.bytes <= offset + size) {
+        const int32_t row = rows.by_expert ? expert : slot;
+        const size_t at = rows.bytes * (size_t)row;
+        if (row >= 0 && expert >= 0 && at >= offset && at + rows.bytes <= offset + size) {
             record.address = (uint64_t)(uintptr_t)rows.base + at;
             record.count = (uint32_t)expert + 1;
             ats_trace_add(&record);

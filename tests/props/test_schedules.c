@@ -30,6 +30,7 @@ enum {
     FEW = 24, /* schedules per kind, unless asked for more */
     FEW_SETTINGS = 2,
     MOST_PER_PROCESS = 200,
+    MOST_WANTED = 1000000,
     MOST_TOKENS = 64, /* of a batch */
     CONTEXT = 256,
     UBATCH = 16, /* where the budget depends on it */
@@ -305,7 +306,13 @@ static size_t list_settings(enum model_kind kind, bool few, size_t *list)
 static unsigned long long wanted(void)
 {
     const char *text = getenv("ATS_SCHEDULES");
-    return text != NULL ? strtoull(text, NULL, 10) : 0;
+    char *end = NULL;
+    const unsigned long long n = text != NULL ? strtoull(text, &end, 10) : 0;
+    if (text != NULL && (n == 0 || *end != '\0' || n > MOST_WANTED)) {
+        fprintf(stderr, "ATS_SCHEDULES=%s is no number from 1 to %d\n", text, MOST_WANTED);
+        exit(2);
+    }
+    return n;
 }
 
 static unsigned long long divided(unsigned long long n, unsigned long long by)

@@ -64,6 +64,18 @@ for seed in 1 2 3; do
         .confirmed == .ordered' $seed.json
 done
 
+# Experts by slice: which expert is in which slot is proven too, while they come and go.
+for seed in 4 5; do
+    try_llama env ATS_EMU_SEED=$seed ATS_EMU_DELAY_US=200 ATS_EXPERTS=slices ATS_STATS=stats.json \
+        timeout 120 "$ats" trace --check --out slices run --emulate emu-small \
+        --placement random:$seed -ub 32 -m moe.gguf -p "$prompt" -n 16 -no-cnv
+    expect_rc 0
+    expect_in err "of single experts in slots"
+    json '.devices[0].experts | .hits > 0 and .admitted_bytes > 0' stats.json
+    json '.otherData.check | .n_faults == 0 and .expert_reads > 10 and .confirmed == .ordered' \
+        slices.json
+done
+
 # The same recording once more, without running anything: the same totals.
 try "$ats" trace --from 1.rec --out again --json
 expect_rc 0
