@@ -43,8 +43,11 @@ def policy_of(system, cell, m):
     if system in ATS_POLICIES:
         return ATS_POLICIES[system], False
     way = cell["systems"][system].get("way")
-    if way is None:
+    if system == "layers":
         return "layers", True
+    if way is None:
+        sys.exit(f"predict: the results have a system {system!r}, which this version does not know; "
+                 "make them anew by `make bench-quick`")
     if stock.is_repack(way):
         return None
     name, *rest = way.split(",")

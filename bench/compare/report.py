@@ -135,7 +135,7 @@ def ablation(cells):
 
 def table(cells, emulated):
     """At most 80 columns."""
-    lines = [f"{'':<14}{'llama.cpp tokens/s':>18}{'ATS tokens/s':>22}{'ratio to':>14}{'of':>6}"
+    lines = [f"{'':<14}{'llama.cpp tokens/s':>18}{'ATS tokens/s':>24}{'ratio to':>12}{'of':>6}"
              f"{'+-%':>5}",
              f"{'':<14}{'layers':>9}{'best':>9}{'placed':>8}{'async':>8}{'dynamic':>8}"
              f"{'layers':>7}{'best':>5}{'bound':>6}{'':>5}"]
@@ -221,7 +221,7 @@ def chart(cells, title):
     """An SVG of bars: per cell one group, each bar relative to llama.cpp at its best."""
     bar, gap, height, left, top = 9, 14, 220, 46, 46
     group = bar * len(SERIES) + gap
-    width = left + group * len(cells) + 20
+    width = left + max(group * len(cells), 150 * len(SERIES)) + 20
     most = max(1.2, max(ratio(c, s, "best") for c in cells for s in c["systems"]))
     scale = height / most
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height + 190}" '
@@ -270,8 +270,9 @@ def write(results, folder):
     means = [{"model": "", "phase": name, "systems": {
         s: {"tokens_per_s": m[s]["best"]} for s, _ in SERIES}} for name, m in ablation(cells)]
     if means:
+        label = "emulated, " if results["emulated"] else ""
         files["ablation.svg"] = chart(means, "Each mechanism on top of the others, geometric mean "
-                                      "of all cells")
+                                      f"of all cells, {label}relative to llama.cpp at its best")
     for name, text in files.items():
         path = os.path.join(folder, name)
         with open(path + ".part", "w", encoding="utf-8") as f:

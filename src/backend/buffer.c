@@ -91,12 +91,20 @@ static bool grow_records(struct ats_buffer *buffer)
     return true;
 }
 
+struct ats_record *ats_buffer_known(const struct ats_buffer *buffer, const struct ggml_tensor *root)
+{
+    const size_t begin = (size_t)((char *)root->data - buffer->base);
+    struct ats_record *record = ats_buffer_find(buffer, begin);
+    return record != NULL && record->begin == begin && record->bytes == ggml_nbytes(root) ? record
+                                                                                          : NULL;
+}
+
 struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root)
 {
     const size_t begin = (size_t)((char *)root->data - buffer->base);
     const size_t bytes = ggml_nbytes(root);
-    struct ats_record *record = ats_buffer_find(buffer, begin);
-    if (record != NULL && record->begin == begin && record->bytes == bytes) {
+    struct ats_record *record = ats_buffer_known(buffer, root);
+    if (record != NULL) {
         if (record->block == NULL) {
             record->as_made = *root;
         }

@@ -94,6 +94,10 @@ static inline bool ats_buffer_is_compute(const struct ats_buffer *buffer)
 /* The record that holds the bytes at `offset`, or NULL. */
 struct ats_record *ats_buffer_find(const struct ats_buffer *buffer, size_t offset);
 
+/* The record of a root tensor, or NULL: it has none. Needs a lock. */
+struct ats_record *ats_buffer_known(const struct ats_buffer *buffer,
+                                    const struct ggml_tensor *root);
+
 /* The record of a root tensor; makes one if ggml never announced the tensor.
  * Needs the write lock. NULL: out of memory. */
 struct ats_record *ats_buffer_record(struct ats_buffer *buffer, const struct ggml_tensor *root);

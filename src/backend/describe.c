@@ -43,8 +43,9 @@ static struct ats_tensor_entry *add_entry(struct ats_description *d,
     return entry;
 }
 
-static bool locate(const struct ats_device *device, const struct ggml_tensor *root,
-                   struct ats_location *location, struct ats_error *err)
+static bool locate(const struct ats_device *device, const struct ats_description *d,
+                   const struct ggml_tensor *root, struct ats_location *location,
+                   struct ats_error *err)
 {
     *location = (struct ats_location){
         .tensor = root, .bytes = ggml_nbytes(root), .host_can = true, .accel_can = true};
@@ -62,9 +63,11 @@ static bool locate(const struct ats_device *device, const struct ggml_tensor *ro
     location->buffer = buffer;
     location->begin = (size_t)((char *)root->data - buffer->base);
     if (!ats_buffer_is_compute(buffer)) {
-        location->record = ats_buffer_record(buffer, root);
+        location->record =
+            d->only_known ? ats_buffer_known(buffer, root) : ats_buffer_record(buffer, root);
         if (location->record == NULL) {
-            return ats_fail(err, "out of memory");
+            return ats_fail(err, d->only_known ? "tensor %s is new" : "tensor %s: out of memory",
+                            root->name);
         }
     }
     return true;
@@ -84,7 +87,7 @@ static bool root_of(struct ats_device *device, struct ats_description *d,
         if (source == tensor) {
             if (ggml_nbytes(tensor) > 0) {
                 entry->root = (int32_t)d->graph.n_roots;
-                if (!locate(device, tensor, &d->locations[entry->root], err)) {
+                if (!locate(device, d, tensor, &d->locations[entry->root], err)) {
                     return false;
                 }
                 d->locations[entry->root].first_use = SIZE_MAX;
@@ -217,7 +220,7 @@ uint32_t ats_graph_tokens(const struct ggml_cgraph *cgraph)
 }
 
 bool ats_describe(struct ats_device *device, const struct ats_plan_rates *rates,
-                  const struct ggml_cgraph *cgraph, struct ats_description *out,
+                  const struct ggml_cgraph *cgraph, bool only_known, struct ats_description *out,
                   struct ats_error *err)
 {
     const size_t n = count_tensors(cgraph) + 1;
@@ -229,6 +232,7 @@ bool ats_describe(struct ats_device *device, const struct ats_plan_rates *rates,
         .locations = calloc(n, sizeof(*out->locations)),
         .entries = calloc(n, sizeof(*out->entries)),
         .rates = rates,
+        .only_known = only_known,
     };
     if (out->ops == NULL || out->reads == NULL || out->roots == NULL || out->locations == NULL ||
         out->entries == NULL) {

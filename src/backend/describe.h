@@ -51,14 +51,15 @@ struct ats_description {
     size_t n_entries;
     size_t n_reads;
     const struct ats_plan_rates *rates; /* borrowed */
+    bool only_known;                    /* no record is made */
     size_t piece; /* promoted weights are copied in pieces of this size; 0: each at once */
 };
 
 /* Describes `cgraph`, with what its operators take at these rates. Needs the device's write lock,
- * because it may make records. Fails on memory, or on tensors that are in no memory of this device
- * or the host. */
+ * because it may make records; with `only_known` a read lock, and a tensor without a record is an
+ * error. Fails on memory, or on tensors that are in no memory of this device or the host. */
 bool ats_describe(struct ats_device *device, const struct ats_plan_rates *rates,
-                  const struct ggml_cgraph *cgraph, struct ats_description *out,
+                  const struct ggml_cgraph *cgraph, bool only_known, struct ats_description *out,
                   struct ats_error *err);
 
 /* Tokens of a graph: rows of the first product with a weight, which in llama.cpp's graphs is one

@@ -45,6 +45,7 @@ struct ats_device_counters {
     atomic_ullong replans;    /* times that graphs were planned anew for how fast things are now */
     atomic_ullong rollbacks;  /* times that such a plan was taken back */
     atomic_ullong replan_ns;  /* that passes took longer for it */
+    atomic_ullong beside;     /* of all plans, those that were made beside passes, and taken */
     atomic_ullong beside_ns;  /* in which plans were made beside passes */
     atomic_int replan_reason; /* of the latest: enum ats_watch_reason (plan/watch.h) */
 };

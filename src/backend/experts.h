@@ -52,7 +52,7 @@ struct ats_experts {
     uint64_t generation; /* of the device's weights when they were copied */
 };
 
-/* ---- deciding: the device's write lock ---- */
+/* ---- deciding: the device's write lock; for ats_experts_mark a read lock ---- */
 
 /* The regions of a graph; the caller frees them. False: out of memory. */
 bool ats_experts_find(const struct ats_description *description, const struct ggml_cgraph *cgraph,

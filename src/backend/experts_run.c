@@ -75,6 +75,7 @@ static enum ggml_status compute_misses(struct ats_stream *stream, struct ats_exp
     for (uint32_t i = 0; i < columns->n_misses; i++) {
         run->host_ids[i] = experts[columns->miss[i]];
     }
+    ats_meter_look(stream); /* ids and copies were not the CPU side's work */
     const enum ggml_status status = ggml_backend_graph_compute_async(
         stream->cpu.backend, &run->by_columns[ATS_HOST][columns->n_misses - 1].graph);
     if (status != GGML_STATUS_SUCCESS) {

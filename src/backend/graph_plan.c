@@ -4,7 +4,6 @@
 #include "backend/experts_fill.h"
 #include "backend/place.h"
 #include "backend/promotion.h"
-#include "backend/replan.h"
 #include "backend/residency.h"
 #include "plan/sides.h"
 
@@ -95,14 +94,22 @@ static bool take_operands(struct builder *b)
     return true;
 }
 
-/* Brings data that this graph only reads to where it is read, now, under the write lock:
- * it may be shared with other contexts. What the graph writes is brought when it runs. */
+/* Whether a run looks where the bytes are. Weights that a graph only reads do not move without its
+ * plan becoming void; state does, where another graph writes it. */
+static bool is_checked_at_run(const struct ats_location *location)
+{
+    return location->buffer != NULL &&
+           (location->record == NULL || location->written || !location->record->is_weight);
+}
+
+/* Brings weights that this graph only reads to where they are read, now, under the write lock:
+ * they may be shared with other contexts. All else is brought when it runs. */
 static bool bring_read_only(struct builder *b)
 {
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
         const struct ats_location *location = &b->description.locations[r];
         struct ats_record *record = location->record;
-        if (record == NULL || location->written) {
+        if (record == NULL || is_checked_at_run(location)) {
             continue;
         }
         const ats_side_set needs = b->schedule.needs[r];
@@ -177,12 +184,6 @@ static struct ats_transfer transfer_of(const struct ats_location *location)
     return transfer;
 }
 
-static bool is_checked_at_run(const struct ats_location *location, ats_side_set needs)
-{
-    return needs != 0 && location->buffer != NULL &&
-           (location->record == NULL || location->written);
-}
-
 static bool fill_externals(struct builder *b)
 {
     struct ats_graph_plan *plan = b->plan;
@@ -192,7 +193,7 @@ static bool fill_externals(struct builder *b)
     }
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
         const struct ats_location *location = &b->description.locations[r];
-        if (is_checked_at_run(location, b->schedule.needs[r])) {
+        if (b->schedule.needs[r] != 0 && is_checked_at_run(location)) {
             plan->externals[plan->n_externals++] = (struct ats_external){
                 .transfer = transfer_of(location), .needs = b->schedule.needs[r]};
         }
@@ -481,7 +482,7 @@ static bool has_read_only(const struct builder *b)
 {
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
         const struct ats_location *location = &b->description.locations[r];
-        if (location->record != NULL && !location->written &&
+        if (location->record != NULL && !is_checked_at_run(location) &&
             (b->schedule.needs[r] & ~location->record->valid) != 0) {
             return false;
         }
@@ -508,9 +509,9 @@ static bool settle(struct builder *b)
         free(b->regions);
         b->regions = NULL;
         b->rates = ats_plan_rates_drifted(&b->device->rates, &b->stream->meter.watch.planned);
-        const bool ok = ats_describe(b->device, &b->rates, b->cgraph, &b->description, b->err) &&
-                        find_experts(b) &&
-                        (b->beside ? decide_beside(b) : decide(b, without_accel));
+        const bool ok =
+            ats_describe(b->device, &b->rates, b->cgraph, b->beside, &b->description, b->err) &&
+            find_experts(b) && (b->beside ? decide_beside(b) : decide(b, without_accel));
         if (b->beside && !ok) {
             return false;
         }
@@ -570,6 +571,7 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
     free(plan->splits);
     free(plan->ranges);
     free(plan->records);
+    ats_graph_plan_free(plan->next);
     free(plan);
 }
 
@@ -651,44 +653,50 @@ static size_t find(const struct ats_stream *stream, const struct ggml_cgraph *cg
     return ATS_PLAN_CACHE - 1;
 }
 
-static void replace(struct ats_stream *stream, size_t i, struct ats_graph_plan *plan)
+/* A new plan in place of one that the accelerator may still run, whose memory both use. Leaves the
+ * old one if there is none. */
+static struct ats_graph_plan *replace(struct ats_stream *stream, size_t i,
+                                      const struct ggml_cgraph *cgraph, struct ats_error *err)
 {
-    ats_graph_plan_free(stream->plans[i]);
-    stream->plans[i] = plan;
+    struct ats_graph_plan *old = stream->plans[i];
+    struct ats_graph_plan *plan = NULL;
+    ggml_backend_synchronize(&stream->ggml);
+    if (old != NULL && old->next != NULL && old->next->epoch == stream->device->epoch &&
+        old->next->uid == cgraph->uid) {
+        plan = old->next;
+        old->next = NULL;
+        stream->n_built++;
+        stream->device->counters.plans_built++;
+        stream->device->counters.beside++;
+    } else {
+        plan = build_plan(stream, cgraph, err);
+    }
+    if (plan != NULL) {
+        ats_graph_plan_free(old);
+        stream->plans[i] = plan;
+    }
+    return plan;
 }
 
 struct ats_graph_plan *ats_graph_plan_get(struct ats_stream *stream,
                                           const struct ggml_cgraph *cgraph, struct ats_error *err)
 {
-    const double since_us = ats_meter_now_us();
     const size_t i = find(stream, cgraph);
     struct ats_graph_plan *plan = stream->plans[i];
     const bool known = plan != NULL && cgraph->uid != 0 && plan->uid == cgraph->uid &&
                        plan->epoch == stream->device->epoch;
-    const bool is_old = plan != NULL && plan->n_rates != stream->n_rates;
-    struct ats_graph_plan *next = ats_replan_take(stream);
-    if (known && is_old && next != NULL && next->uid == plan->uid && next->epoch == plan->epoch) {
-        /* the accelerator may still run the plan that goes */
-        ggml_backend_synchronize(&stream->ggml);
-        replace(stream, i, next);
-        stream->n_built++;
-        stream->device->counters.plans_built++;
-        plan = next;
-    } else {
-        ats_graph_plan_free(next);
-        if (!known || (is_old && plan->needs_more)) {
-            /* the same, and use the memory of both */
-            ggml_backend_synchronize(&stream->ggml);
-            plan = build_plan(stream, cgraph, err);
-            if (plan == NULL) {
-                return NULL;
-            }
-            replace(stream, i, plan);
+    const bool is_old = known && plan->n_rates != stream->n_rates;
+    /* until there is a plan by the new rates, that by the old ones is as right */
+    if (!known || (is_old && (plan->next != NULL || plan->needs_more))) {
+        const double since_us = ats_meter_now_us();
+        plan = replace(stream, i, cgraph, err);
+        if (plan == NULL) {
+            return NULL;
         }
-    }
-    if (is_old && plan->n_rates == stream->n_rates) {
-        stream->device->counters.replan_ns +=
-            (unsigned long long)(1e3 * (ats_meter_now_us() - since_us));
+        if (is_old) {
+            stream->device->counters.replan_ns +=
+                (unsigned long long)(1e3 * (ats_meter_now_us() - since_us));
+        }
     }
     move_to_front(stream, i);
     stream->rates = plan->rates;

@@ -55,7 +55,9 @@ struct ats_graph_plan {
     uint64_t epoch;
     uint64_t n_rates; /* of the stream, when it was made */
     struct ats_plan_rates rates;
-    bool needs_more; /* the next one for this graph can only be made between passes */
+    struct ats_graph_plan
+        *next;       /* made beside a pass of this one, which it is to replace; or NULL */
+    bool needs_more; /* the next one can only be made between passes */
     uint32_t n_tokens;
     struct ggml_tensor **host_nodes; /* llama.cpp's own tensors */
     struct ats_stand_ins stand_ins;

@@ -175,10 +175,15 @@ static void end_stretch(struct ats_meter *meter)
 void ats_meter_idle(struct ats_stream *stream)
 {
     struct ats_meter *meter = &stream->meter;
+    look(meter);
     if (meter->busy_since_us > 0) {
-        look(meter);
         end_stretch(meter);
     }
+}
+
+void ats_meter_look(struct ats_stream *stream)
+{
+    look(&stream->meter);
 }
 
 void ats_meter_cpu(struct ats_stream *stream, double profile_us)

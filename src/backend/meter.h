@@ -78,6 +78,9 @@ void ats_meter_idle(struct ats_stream *stream);
 /* The clock. */
 double ats_meter_now_us(void);
 
+/* Reads the clock where something has passed that is neither side's. */
+void ats_meter_look(struct ats_stream *stream);
+
 /* The CPU has computed since the latest reading. */
 void ats_meter_cpu(struct ats_stream *stream, double profile_us);
 

@@ -109,12 +109,22 @@ static void make(struct ats_trace_record *record, const struct observed *o,
     record->split = stream->in_pass ? stream->split : ATS_TRACE_NO_SPLIT;
 }
 
+/* The stream whose pass the calling thread runs, by its accelerator; or NULL. */
+static _Thread_local const struct observed *current;
+
+/* Another stream's thread may wait for this one's accelerator, and so may its own between passes.
+ */
+static bool is_in_own_pass(const struct observed *o)
+{
+    return current != NULL && current->stream == o->stream;
+}
+
 /* Commands of a split that follow each other share a reading of the clock, which is most of what a
  * record costs: between them is only the bookkeeping. After the host has waited or computed it may
  * do more before the next one. */
 static void begin(struct ats_trace_record *record, const struct observed *o)
 {
-    const uint64_t given_ns = o->stream->given_ns;
+    const uint64_t given_ns = is_in_own_pass(o) ? o->stream->given_ns : 0;
     record->begin_ns = given_ns != 0 ? given_ns : ats_trace_now_ns();
 }
 
@@ -128,13 +138,17 @@ static void end(struct ats_trace_record *record)
 static void end_given(struct ats_trace_record *record, const struct observed *o)
 {
     end(record);
-    o->stream->given_ns = o->role != ATS_TRACE_CPU && o->stream->in_pass ? record->end_ns : 0;
+    if (is_in_own_pass(o)) {
+        o->stream->given_ns = o->role != ATS_TRACE_CPU ? record->end_ns : 0;
+    }
 }
 
 static void end_wait(struct ats_trace_record *record, const struct observed *o)
 {
     end(record);
-    o->stream->given_ns = 0;
+    if (is_in_own_pass(o)) {
+        o->stream->given_ns = 0;
+    }
 }
 
 /* Numbers a command, and has the accelerator tell of it under that number. */
@@ -429,12 +443,9 @@ static void event_wait(ggml_backend_t backend, ggml_backend_event_t event)
     end_given(&record, o);
 }
 
-/* Events are of a device; which of its streams asks, the calling thread knows during a pass. */
-static _Thread_local const struct observed *current;
-
 static void event_synchronize(ggml_backend_event_t event)
 {
-    const struct observed *o = current;
+    const struct observed *o = current; /* events are of a device, and do not say who asks */
     if (o == NULL) {
         original.fn_ggml_backend_event_synchronize(event);
         return;

@@ -1,6 +1,7 @@
 /* Promotion of a graph's weights: carries out what plan/promote.h and plan/staging.h decide.
  *
- * All functions need the device's write lock. */
+ * All functions need the device's write lock; a read lock is enough for choosing and staging where
+ * everything that may be chosen is page-locked already (graph_plan.h, plans made beside a pass). */
 #ifndef ATS_BACKEND_PROMOTION_H
 #define ATS_BACKEND_PROMOTION_H
 

@@ -21,18 +21,15 @@ struct ats_replan {
     bool runs;
     const struct ggml_cgraph *cgraph;
     uint64_t epoch;
-    struct ats_graph_plan *old;
-    struct ats_graph_plan *plan; /* made, and not taken; or NULL */
+    struct ats_graph_plan *plan; /* that is to be replaced */
 };
 
-/* Before a pass by `plan`: has a new one made, if the stream's rates are no longer the plan's. */
+/* Before a pass by `plan`: has its next one made, if the stream's rates are no longer the plan's.
+ * The caller holds the device's read lock. */
 void ats_replan_begin(struct ats_stream *stream, const struct ggml_cgraph *cgraph,
                       struct ats_graph_plan *plan);
 
 /* Behind the pass: waits until that is done. The caller holds no lock. */
 void ats_replan_end(struct ats_stream *stream);
-
-/* The plan that was made, or NULL; the caller's. */
-struct ats_graph_plan *ats_replan_take(struct ats_stream *stream);
 
 #endif

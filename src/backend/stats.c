@@ -44,7 +44,7 @@ static json_t *describe_work(const struct ats_device_counters *c)
     const int reason = atomic_load(&c->replan_reason);
     return json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:{s:I, s:I}, s:{s:I, s:I}, "
-        "s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:s}}",
+        "s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:s}}",
         "graphs", number(&c->graphs), "plans_built", number(&c->plans_built), "splits",
         number(&c->splits), "last_splits", number(&c->last_splits), "copied_to_accel_bytes",
         number(&c->copied_to_accel_bytes), "copied_to_host_bytes", number(&c->copied_to_host_bytes),
@@ -54,7 +54,7 @@ static json_t *describe_work(const struct ats_device_counters *c)
         number(&c->answer_tokens), "ns", number(&c->answer_ns), "cpu_ns", number(&c->cpu_ns),
         "accel_ns", number(&c->accel_ns), "stalled_ns", number(&c->stalled_ns), "adapt", "replans",
         number(&c->replans), "rollbacks", number(&c->rollbacks), "replan_ns", number(&c->replan_ns),
-        "beside_ns", number(&c->beside_ns), "reason",
+        "beside", number(&c->beside), "beside_ns", number(&c->beside_ns), "reason",
         ats_watch_reason_text((enum ats_watch_reason)reason));
 }
 

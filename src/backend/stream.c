@@ -111,7 +111,6 @@ static void stream_free(ggml_backend_t backend)
     for (size_t i = 0; i < ATS_PLAN_CACHE; i++) {
         ats_graph_plan_free(stream->plans[i]);
     }
-    ats_graph_plan_free(ats_replan_take(stream));
     pthread_rwlock_wrlock(&device->lock);
     ats_experts_release(stream);
     ats_staging_release(stream);

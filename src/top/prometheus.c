@@ -59,8 +59,8 @@ static const struct metric metrics[] = {
      ATS_LIVE_REPLANS, true, false},
     {"ats_rollbacks_total", "Times that such a plan was taken back.", ATS_LIVE_ROLLBACKS, true,
      false},
-    {"ats_replan_seconds_total", "Time that making those plans took.", ATS_LIVE_REPLAN_NS, true,
-     true},
+    {"ats_replan_seconds_total", "Time that passes took longer for those plans.",
+     ATS_LIVE_REPLAN_NS, true, true},
 };
 
 static void put_head(FILE *out, const char *name, const char *type, const char *help)

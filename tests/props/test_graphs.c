@@ -37,7 +37,7 @@ enum {
 
 struct bench {
     ggml_backend_t backend;
-    ggml_gallocr_t allocator;
+    ggml_gallocr_t allocators[2]; /* of two graphs that are computed in turn */
     struct ggml_context *weight_ctx;
     struct ggml_context *state_ctx;
     ggml_backend_buffer_t weights;
@@ -83,7 +83,8 @@ static void bench_make(struct bench *b, const char *device, struct ats_rng rng)
                                                      GGML_TYPE_Q4_0};
     ggml_backend_dev_t dev = device_named(device);
     ggml_backend_buffer_type_t type = ggml_backend_dev_buffer_type(dev);
-    *b = (struct bench){.backend = backend_on(dev), .allocator = ggml_gallocr_new(type)};
+    *b = (struct bench){.backend = backend_on(dev),
+                        .allocators = {ggml_gallocr_new(type), ggml_gallocr_new(type)}};
     b->weight_ctx = make_context(1 << 16);
     b->state_ctx = make_context(1 << 16);
     for (int i = 0; i < N_MATRICES; i++) {
@@ -113,7 +114,8 @@ static void bench_make(struct bench *b, const char *device, struct ats_rng rng)
 
 static void bench_free(struct bench *b)
 {
-    ggml_gallocr_free(b->allocator);
+    ggml_gallocr_free(b->allocators[0]);
+    ggml_gallocr_free(b->allocators[1]);
     ggml_backend_free(b->backend);
     ggml_backend_buffer_free(b->state);
     ggml_backend_buffer_free(b->weights);
@@ -453,57 +455,87 @@ struct scenario {
     uint64_t stream;
     size_t n_threads;
     size_t n_graphs;
+    bool plans_anew; /* by other rates for each pass */
 };
 
-static void sketch_make(struct sketch *s, const struct bench *bench, struct ats_rng *rng,
-                        uint64_t uid)
+static void sketch_make(struct sketch *s, const struct bench *bench, size_t which,
+                        struct ats_rng *rng, uint64_t uid)
 {
     *s = (struct sketch){.bench = bench, .rng = rng};
     sketch_draw(s);
     /* without the first call, ggml would give an empty tensor the place of a view that was at its
      * index in the graph before, which is none */
-    CHECK(ggml_gallocr_reserve(bench->allocator, s->graph) &&
-              ggml_gallocr_alloc_graph(bench->allocator, s->graph),
+    CHECK(ggml_gallocr_reserve(bench->allocators[which], s->graph) &&
+              ggml_gallocr_alloc_graph(bench->allocators[which], s->graph),
           "cannot allocate the graph");
     s->graph->uid = uid;
 }
 
-/* One graph, computed a few times: with an identity, later times reuse its plan. */
-static void run_graph(const struct bench *ats, const struct bench *cpu, uint64_t decisions,
-                      size_t number)
+/* A graph on both devices. */
+struct twins {
+    struct sketch ats;
+    struct sketch cpu;
+};
+
+static struct twins *twins_make(const struct bench *ats, const struct bench *cpu, size_t which,
+                                struct ats_rng *rng, uint64_t uid)
+{
+    struct twins *t = malloc(sizeof(*t));
+    struct ats_rng same = *rng;
+    sketch_make(&t->ats, ats, which, rng, uid);
+    sketch_make(&t->cpu, cpu, which, &same, 0);
+    return t;
+}
+
+static void twins_free(struct twins *t)
+{
+    ggml_free(t->ats.ctx);
+    ggml_free(t->cpu.ctx);
+    free(t);
+}
+
+static void twins_run(struct twins *t, struct ats_rng *rng, size_t number)
+{
+    const struct bench *ats = t->ats.bench;
+    const struct bench *cpu = t->cpu.bench;
+    const struct ats_rng inputs = {.state = ats_rng_next(rng)};
+    set_inputs(&t->ats, inputs);
+    set_inputs(&t->cpu, inputs);
+    if (test_chance(rng, 50)) {
+        CHECK(ggml_backend_graph_compute(ats->backend, t->ats.graph) == GGML_STATUS_SUCCESS,
+              "graph %zu", number);
+    } else {
+        CHECK(ggml_backend_graph_compute_async(ats->backend, t->ats.graph) == GGML_STATUS_SUCCESS,
+              "graph %zu", number);
+        ggml_backend_synchronize(ats->backend);
+    }
+    CHECK(ggml_backend_graph_compute(cpu->backend, t->cpu.graph) == GGML_STATUS_SUCCESS, "CPU");
+    for (size_t i = 0; i < t->ats.n_outputs; i++) {
+        compare(t->ats.outputs[i], t->cpu.outputs[i], "output", i);
+    }
+    for (size_t i = 0; i < N_STATES && test_chance(rng, 30); i++) {
+        compare(ats->states[i], cpu->states[i], "state", i);
+    }
+}
+
+/* Two graphs, computed in turn a few times: with an identity, later times reuse their plans. */
+static void run_graphs(const struct bench *ats, const struct bench *cpu, uint64_t decisions,
+                       size_t number, size_t most_times)
 {
     static _Atomic uint64_t next_uid = UINT64_C(1) << 40;
     struct ats_rng rng = {.state = decisions};
-    struct ats_rng same = rng;
-    struct sketch *a = malloc(sizeof(*a));
-    struct sketch *b = malloc(sizeof(*b));
-    sketch_make(a, ats, &rng, number % 3 == 0 ? 0 : next_uid++);
-    sketch_make(b, cpu, &same, 0);
-    const size_t times = test_between(&rng, 1, 3);
+    struct twins *pair[2];
+    for (size_t i = 0; i < 2; i++) {
+        pair[i] = twins_make(ats, cpu, i, &rng, number % 3 == 0 ? 0 : next_uid++);
+    }
+    const size_t times = test_between(&rng, 1, most_times);
     for (size_t t = 0; t < times; t++) {
-        const struct ats_rng inputs = {.state = ats_rng_next(&rng)};
-        set_inputs(a, inputs);
-        set_inputs(b, inputs);
-        if (test_chance(&rng, 50)) {
-            CHECK(ggml_backend_graph_compute(ats->backend, a->graph) == GGML_STATUS_SUCCESS,
-                  "graph %zu", number);
-        } else {
-            CHECK(ggml_backend_graph_compute_async(ats->backend, a->graph) == GGML_STATUS_SUCCESS,
-                  "graph %zu", number);
-            ggml_backend_synchronize(ats->backend);
-        }
-        CHECK(ggml_backend_graph_compute(cpu->backend, b->graph) == GGML_STATUS_SUCCESS, "CPU");
-        for (size_t i = 0; i < a->n_outputs; i++) {
-            compare(a->outputs[i], b->outputs[i], "output", i);
-        }
-        for (size_t i = 0; i < N_STATES && test_chance(&rng, 30); i++) {
-            compare(ats->states[i], cpu->states[i], "state", i);
+        for (size_t i = 0; i < 2; i++) {
+            twins_run(pair[i], &rng, number);
         }
     }
-    ggml_free(a->ctx);
-    ggml_free(b->ctx);
-    free(a);
-    free(b);
+    twins_free(pair[0]);
+    twins_free(pair[1]);
 }
 
 static void run_thread(size_t thread, const void *argument)
@@ -515,8 +547,8 @@ static void run_thread(size_t thread, const void *argument)
     struct bench cpu;
     bench_make(&ats, "ATS0", contents);
     bench_make(&cpu, "CPU", contents);
-    for (size_t i = 0; i < scenario->n_graphs; i++) {
-        run_graph(&ats, &cpu, ats_rng_next(&rng), i);
+    for (size_t i = 0; i < scenario->n_graphs; i += 2) {
+        run_graphs(&ats, &cpu, ats_rng_next(&rng), i / 2, scenario->plans_anew ? 6 : 3);
         if (test_chance(&rng, 5)) { /* as when a sequence is loaded */
             struct ats_rng state = {.state = ats_rng_next(&rng)};
             struct ats_rng again = state;
@@ -536,6 +568,7 @@ static void run_scenario(const void *argument)
     const struct scenario *scenario = argument;
     scenario_load_backends();
     scenario_in_threads(scenario->n_threads, run_thread, scenario);
+    CHECK(scenario->plans_anew == (device_counter("beside") > 0), "plans made beside passes");
 }
 
 static void run(const char *title, const char *settings, struct scenario scenario)
@@ -591,15 +624,16 @@ static void test_budgets(void **state)
                  (unsigned long long)ats_rng_next(&rng), budgets[i]);
         run("budget", settings, (struct scenario){30 + i, .n_threads = 1, .n_graphs = 100});
     }
-    run("small VRAM", "ATS_EMU_MEMORY=1M", (struct scenario){40, 1, 100});
+    run("small VRAM", "ATS_EMU_MEMORY=1M", (struct scenario){40, 1, 100, false});
 }
 
 static void test_threads(void **state)
 {
     (void)state;
-    run("threads", "ATS_PLACEMENT=random:77 ATS_EMU_DELAY_US=10", (struct scenario){50, 3, 60});
+    run("threads", "ATS_PLACEMENT=random:77 ATS_EMU_DELAY_US=10",
+        (struct scenario){50, 3, 60, false});
     run("threads and a tight budget", "ATS_PLACEMENT=random:78 ATS_VRAM=400K",
-        (struct scenario){51, 3, 60});
+        (struct scenario){51, 3, 60, false});
 }
 
 /* Products with a few of a weight's experts, computed on both sides if there is one token. */
@@ -607,9 +641,9 @@ static void test_experts_by_slice(void **state)
 {
     (void)state;
     run("experts", "ATS_EXPERTS=slices ATS_PLACEMENT=random:5 ATS_EMU_DELAY_US=10",
-        (struct scenario){60, 1, 100});
+        (struct scenario){60, 1, 100, false});
     run("experts in threads", "ATS_EXPERTS=slices ATS_PLACEMENT=random:6 ATS_EMU_DELAY_US=10",
-        (struct scenario){61, 3, 60});
+        (struct scenario){61, 3, 60, false});
 }
 
 /* Other rates for each pass: it runs by the plan that was made beside the one before. */
@@ -617,12 +651,12 @@ static void test_planned_anew(void **state)
 {
     (void)state;
     run("anew", "ATS_ADAPT=random:11 ATS_VRAM=200K ATS_EMU_DELAY_US=10",
-        (struct scenario){70, 1, 100});
+        (struct scenario){70, 1, 60, true});
     run("anew, in threads", "ATS_ADAPT=random:12 ATS_PLACEMENT=random:79 ATS_VRAM=400K",
-        (struct scenario){71, 3, 60});
+        (struct scenario){71, 3, 40, true});
     run("anew, with experts",
         "ATS_ADAPT=random:13 ATS_EXPERTS=slices ATS_PLACEMENT=random:8 ATS_EMU_DELAY_US=10",
-        (struct scenario){72, 3, 60});
+        (struct scenario){72, 3, 40, true});
 }
 
 int main(void)
