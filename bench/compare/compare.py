@@ -27,8 +27,7 @@ LEVELS = {
 }
 # rounds end when all cells' samples agree this well, in percent, but not before so many
 AGREEMENT = 3.0
-LEAST_ROUNDS = 3
-LEAST_ROUNDS_QUICK = 2
+LEAST_ROUNDS = 2
 
 
 def parse_arguments():
@@ -131,12 +130,11 @@ def measure_model(name, arguments, drive):
     entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates, "late": [],
              "experts": m.experts > 0,
              "machine": m.describe(), "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
-    least = LEAST_ROUNDS_QUICK if arguments.quick else LEAST_ROUNDS
     for r in range(arguments.rounds):
         measure_round(m, drive, entry, ways, arguments.quick, r)
         cells = report.cells_of({"models": {name: entry}})
         spreads = [f["spread_percent"] for c in cells for f in c["systems"].values()]
-        if r + 1 >= least and not entry["late"] and max(spreads, default=100) < AGREEMENT / 2:
+        if r + 1 >= LEAST_ROUNDS and not entry["late"] and max(spreads, default=100) < AGREEMENT / 2:
             break
     if m.emulated:
         entry["bound"] = bounds(m, arguments, report.cells_of({"models": {name: entry}}))
