@@ -79,7 +79,7 @@ static json_t *emulated_since(const struct source *source)
         return NULL;
     }
     return json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
-                     "s:f, s:I, s:I}",
+                     "s:f, s:I, s:I, s:f, s:f}",
                      "graphs", (json_int_t)(a.graphs - b->graphs), "launches",
                      (json_int_t)(a.launches - b->launches), "copies_h2d",
                      (json_int_t)(a.copies_h2d - b->copies_h2d), "copies_d2h",
@@ -91,7 +91,8 @@ static json_t *emulated_since(const struct source *source)
                      a.in_use_us - b->in_use_us, "wait_us", a.wait_us - b->wait_us, "lag_us",
                      a.lag_us - b->lag_us, "cpu_us", a.cpu_us - b->cpu_us, "own_cpu_us",
                      a.own_cpu_us - b->own_cpu_us, "waits", (json_int_t)(a.waits - b->waits),
-                     "synchronizations", (json_int_t)(a.synchronizations - b->synchronizations));
+                     "synchronizations", (json_int_t)(a.synchronizations - b->synchronizations),
+                     "link_us", a.link_us - b->link_us, "both_us", a.both_us - b->both_us);
 }
 
 /* Integers that are counters, less what they were; figures of a state as they are. */

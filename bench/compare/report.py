@@ -44,8 +44,9 @@ def figures(tests):
         def median(of):
             return statistics.median(of(t, c) for t, c in counted)
         cell["device_busy"] = median(lambda t, c: c["compute_us"] / (1e6 * t["all_seconds"]))
-        cell["link_busy"] = median(lambda t, c: (c["copy_h2d_us"] + c["copy_d2h_us"]) /
-                                   (1e6 * t["all_seconds"]))
+        cell["link_busy"] = median(lambda t, c: c["link_us"] / (1e6 * t["all_seconds"]))
+        cell["overlap"] = median(lambda t, c: c["both_us"] /
+                                 max(1, min(c["link_us"], c["compute_us"])))
         cell["link_gbps"] = median(lambda t, c: (c["bytes_h2d"] + c["bytes_d2h"]) /
                                    (1e9 * t["all_seconds"]))
         passes = {"prefill": 1}
@@ -177,9 +178,10 @@ def table(cells, emulated):
 
 def markdown(cells, results):
     lines = ["| model | cell | llama.cpp by layers | at its best | ATS placement | ATS async | "
-             "ATS dynamic | to layers | to best | of bound | device busy | link busy | link GB/s | "
+             "ATS dynamic | to layers | to best | of bound | device busy | link busy | overlap | "
+             "link GB/s | "
              "splits | syncs |",
-             "| --- | --- " + "| ---: " * 13 + "|"]
+             "| --- | --- " + "| ---: " * 14 + "|"]
     for cell in cells:
         systems = cell["systems"]
         top = ats_of(cell)
@@ -191,7 +193,7 @@ def markdown(cells, results):
         best = f"{text('best')} ({systems['best']['way']})"
         shown = systems[top or "best"]
         extras = [f"{shown[k]:.2f}" if k in shown else "-" for k in
-                  ("device_busy", "link_busy", "link_gbps")]
+                  ("device_busy", "link_busy", "overlap", "link_gbps")]
         extras += [f"{shown[k]:.0f}" if k in shown else "-" for k in
                    ("device_splits", "synchronizations")]
         ratios = [f"{ratio(cell, top, r):.2f}" if top else "-" for r in ("layers", "best")]

@@ -458,8 +458,28 @@ static bool is_over(const struct stream *s)
     return c->kind == COMPUTE || c->left_bytes < 1e-3;
 }
 
+/* What a device does at once. */
+static void count_together(struct ats_timeline *t, int device, double us)
+{
+    bool computes = false;
+    bool copies = false;
+    for (size_t i = 0; i < t->n_streams; i++) {
+        const struct stream *s = t->streams[i];
+        if (s->id != 0 && s->device == device && s->held != NO_ENGINE && first(s) != NULL) {
+            computes = computes || first(s)->kind == COMPUTE;
+            copies = copies || first(s)->kind != COMPUTE;
+        }
+    }
+    struct ats_timeline_totals *totals = &t->devices[device].totals;
+    totals->link_us += copies ? us : 0;
+    totals->both_us += copies && computes ? us : 0;
+}
+
 static void step(struct ats_timeline *t, double us)
 {
+    for (int d = 0; d < t->n_devices; d++) {
+        count_together(t, d, us);
+    }
     if (ats_timeline_busy(t, -1)) {
         t->busy_us += us;
     }

@@ -36,6 +36,8 @@ struct ats_timeline_link {
 struct ats_timeline_totals {
     double compute_us; /* compute engine in use by operators */
     double copy_us[2]; /* transfers under way: to the device, to the host */
+    double link_us;    /* either */
+    double both_us;    /* compute engine in use, and transfers under way */
     double bytes[2];   /* moved over the link */
     uint64_t copies[2];
     uint64_t launches;

@@ -91,7 +91,7 @@ void ats_emu_tag(ggml_backend_t backend, uint64_t tag);
  * and after a phase and subtract; wait for the device first, or what is in
  * flight is split between phases. Those marked (all) are of all timed devices
  * together. Later versions append members and raise the version. */
-enum { ATS_EMU_COUNTERS_VERSION = 1 };
+enum { ATS_EMU_COUNTERS_VERSION = 2 };
 
 struct ats_emu_counters {
     uint32_t version; /* set by the caller: ATS_EMU_COUNTERS_VERSION */
@@ -114,6 +114,8 @@ struct ats_emu_counters {
     double own_cpu_us;         /* (all) of this, the emulation's */
     uint64_t waits;            /* (all) of the host, which had to last */
     uint64_t synchronizations; /* (all) of the host, with those that did not have to */
+    double link_us;            /* in which copies were under way, either way */
+    double both_us;            /* of this, in which the device computed */
 };
 
 /* False if `dev` is not a timed device or the version is not known. From any thread. */

@@ -42,6 +42,8 @@ bool ats_emu_counters(ggml_backend_dev_t dev, struct ats_emu_counters *counters)
         .own_cpu_us = clock.own_cpu_us,
         .waits = clock.waits,
         .synchronizations = clock.synchronizations,
+        .link_us = totals.link_us,
+        .both_us = totals.both_us,
     };
     return true;
 }
@@ -100,13 +102,14 @@ double ats_emu_lag_ratio(const struct ats_emu_counters *counters)
 
 static json_t *describe(const struct ats_emu_device *device, const struct ats_emu_counters *c)
 {
-    return json_pack("{s:s, s:s, s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f}", "name",
-                     device->name, "profile", device->profile.name, "rig", device->profile.rig,
-                     "scale", c->scale, "graphs", (json_int_t)c->graphs, "launches",
-                     (json_int_t)c->launches, "copies_h2d", (json_int_t)c->copies_h2d, "copies_d2h",
-                     (json_int_t)c->copies_d2h, "bytes_h2d", c->bytes_h2d, "bytes_d2h",
-                     c->bytes_d2h, "compute_us", c->compute_us, "copy_h2d_us", c->copy_h2d_us,
-                     "copy_d2h_us", c->copy_d2h_us);
+    return json_pack("{s:s, s:s, s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+                     "name", device->name, "profile", device->profile.name, "rig",
+                     device->profile.rig, "scale", c->scale, "graphs", (json_int_t)c->graphs,
+                     "launches", (json_int_t)c->launches, "copies_h2d", (json_int_t)c->copies_h2d,
+                     "copies_d2h", (json_int_t)c->copies_d2h, "bytes_h2d", c->bytes_h2d,
+                     "bytes_d2h", c->bytes_d2h, "compute_us", c->compute_us, "copy_h2d_us",
+                     c->copy_h2d_us, "copy_d2h_us", c->copy_d2h_us, "link_us", c->link_us,
+                     "both_us", c->both_us);
 }
 
 static json_t *describe_clock(const struct ats_emu_counters *c)

@@ -184,6 +184,8 @@ static void test_serial_schedule(void **state)
     const struct ats_timeline_totals totals = ats_timeline_totals(t, 0);
     assert_near(totals.compute_us, 800, 1e-6);
     assert_near(totals.copy_us[ATS_TO_DEVICE], 440, 1e-6);
+    assert_near(totals.link_us, 440, 1e-6);
+    assert_near(totals.both_us, 0, 1e-6);
     assert_near(totals.bytes[ATS_TO_DEVICE], 4e6, 1e-3);
     assert_int_equal(totals.launches, 12);
     assert_int_equal(totals.copies[ATS_TO_DEVICE], 4);
@@ -206,6 +208,9 @@ static void test_overlapped_schedule(void **state)
     }
     ats_timeline_advance(t, 5000, 0);
     assert_done_at(t, last, 110 + 800);
+    /* of four copies of 110 us, all but the first beside an operator */
+    assert_near(ats_timeline_totals(t, 0).link_us, 440, 1e-6);
+    assert_near(ats_timeline_totals(t, 0).both_us, 330, 1e-6);
     ats_timeline_free(t);
 }
 
