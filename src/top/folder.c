@@ -114,17 +114,20 @@ static bool read_file(int file, struct ats_live_process *process)
     /* one byte more tells that a file is too long */
     _Alignas(8) char first[ATS_LIVE_MOST_BYTES + 1];
     _Alignas(8) char second[ATS_LIVE_MOST_BYTES + 1];
-    bool settled = false;
-    ssize_t n = 0;
-    for (int i = 0; i < TRIES && !settled; i++) {
-        n = pread(file, first, sizeof(first), 0);
+    static const struct timespec pause = {.tv_nsec = 100000};
+    process->settled = false;
+    for (int i = 0; i < TRIES && !process->settled; i++) {
+        if (i > 0) {
+            nanosleep(&pause, NULL); /* who writes may have been interrupted */
+        }
+        const ssize_t n = pread(file, first, sizeof(first), 0);
         if (n < 0 || pread(file, second, sizeof(second), 0) != n ||
             !ats_live_parse(first, (size_t)n, process, NULL)) {
             return false;
         }
-        settled = ats_live_is_settled(first, second, (size_t)n);
+        process->settled = ats_live_is_settled(first, second, (size_t)n);
     }
-    return true; /* at worst some figures are a pass older than others */
+    return true;
 }
 
 static bool append(struct ats_live_list *list, const struct ats_live_process *process)

@@ -121,6 +121,8 @@ struct ats_live_process {
                                       reader to set */
     uint32_t n_devices;
     struct ats_live_device devices[ATS_LIVE_DEVICES];
+    bool settled; /* all figures of a device are of one pass, else some may be a pass older: for the
+                     reader to set */
 };
 
 /* Takes the content of a file apart. Text comes out printable, whatever it was. False with what is
