@@ -79,11 +79,14 @@ class Server {
         const limit = AbortSignal.timeout(requestLimitMs);
         const answer = await fetch(this.url + route, {
             method: body === undefined ? "GET" : "POST",
-            headers: { "content-type": "application/json" },
+            // no connection is kept, which the server may close while a request is under way
+            headers: { "content-type": "application/json", connection: "close" },
             body: body === undefined ? undefined : JSON.stringify(body),
             signal: signal ? AbortSignal.any([limit, signal]) : limit,
-        }).catch((error) => {
-            throw this.fault(`${route}: ${error.message}: ${error.cause?.message ?? ""}`);
+        }).catch(async (error) => {
+            await Promise.race([this.ended, sleep(500)]);
+            const how = this.how ? `it ended: ${JSON.stringify(this.how)}` : "it still runs";
+            throw this.fault(`${route}: ${error.message}: ${error.cause?.message ?? ""}; ${how}`);
         });
         if (!answer.ok) throw this.fault(`${route}: HTTP ${answer.status}: ${await answer.text()}`);
         return answer;
