@@ -64,6 +64,9 @@ static bool take_record(struct builder *b, struct ats_record *record)
     if (record == NULL || record->block != NULL) {
         return true;
     }
+    if (b->beside) {
+        return false;
+    }
     struct ats_error first = {{0}};
     if (ats_vram_take(b->device, &record, 1, &first)) {
         return true;
@@ -73,7 +76,8 @@ static bool take_record(struct builder *b, struct ats_record *record)
            ats_vram_take(b->device, &record, 1, b->err);
 }
 
-/* VRAM for everything that the accelerator's operators touch. */
+/* VRAM for everything that the accelerator's operators touch. False beside a pass if any is to be
+ * taken. */
 static bool take_operands(struct builder *b)
 {
     for (size_t i = 0; i < b->description.graph.n_ops; i++) {
@@ -103,7 +107,8 @@ static bool is_checked_at_run(const struct ats_location *location)
 }
 
 /* Brings weights that this graph only reads to where they are read, now, under the write lock:
- * they may be shared with other contexts. All else is brought when it runs. */
+ * they may be shared with other contexts. All else is brought when it runs. False beside a pass if
+ * any is to be brought. */
 static bool bring_read_only(struct builder *b)
 {
     for (size_t r = 0; r < b->description.graph.n_roots; r++) {
@@ -114,8 +119,9 @@ static bool bring_read_only(struct builder *b)
         }
         const ats_side_set needs = b->schedule.needs[r];
         for (int side = 0; side < ATS_SIDES; side++) {
-            if ((needs & ATS_ON(side)) != 0 &&
-                !ats_record_bring(record, (enum ats_side)side, b->stream->accel, b->err)) {
+            const bool lacks = (needs & ~record->valid & ATS_ON(side)) != 0;
+            if (lacks && (b->beside || !ats_record_bring(record, (enum ats_side)side,
+                                                         b->stream->accel, b->err))) {
                 return false;
             }
         }
@@ -436,28 +442,10 @@ static bool has_all(const struct builder *b)
             continue;
         }
         const bool may_pass = b->stream->staging.buffer != NULL && location->record != NULL &&
-                              buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
-                              !location->written;
+                              ats_record_is_host_weight(location->record);
         if ((location->record == NULL && buffer->mirror == NULL) ||
             (may_pass && !buffer->pin_tried)) {
             return false;
-        }
-    }
-    return true;
-}
-
-static bool has_operands(const struct builder *b)
-{
-    for (size_t i = 0; i < b->description.graph.n_ops; i++) {
-        const struct ats_op *op = &b->description.ops[i];
-        for (uint32_t n = 0; b->sides[i] == ATS_ACCEL && op->write >= 0 && n <= op->n_reads; n++) {
-            const size_t root =
-                n < op->n_reads ? b->description.reads[op->first_read + n] : (size_t)op->write;
-            const struct ats_root *r = &b->description.roots[root];
-            const struct ats_record *record = b->description.locations[root].record;
-            if (!r->promoted && !r->held && !r->sliced && record != NULL && record->block == NULL) {
-                return false;
-            }
         }
     }
     return true;
@@ -474,20 +462,7 @@ static bool decide_beside(struct builder *b)
     return (b->without_promotion || ats_promotion_choose(b->stream, &b->description)) &&
            ats_choose_sides(&b->description.graph, &b->device->config->rule, &b->rates.costs,
                             b->stream->n_built, b->sides) &&
-           has_operands(b);
-}
-
-/* Whether what this graph only reads is where it is read. */
-static bool has_read_only(const struct builder *b)
-{
-    for (size_t r = 0; r < b->description.graph.n_roots; r++) {
-        const struct ats_location *location = &b->description.locations[r];
-        if (location->record != NULL && !is_checked_at_run(location) &&
-            (b->schedule.needs[r] & ~location->record->valid) != 0) {
-            return false;
-        }
-    }
-    return true;
+           take_operands(b);
 }
 
 /* Describes the graph and decides, until the decisions hold. What fails may not fail again, such as
@@ -544,7 +519,7 @@ static bool build(struct builder *b)
             return false;
         }
     }
-    return (b->beside ? has_read_only(b) : bring_read_only(b)) && fill_plan(b);
+    return bring_read_only(b) && fill_plan(b);
 }
 
 void ats_graph_plan_free(struct ats_graph_plan *plan)

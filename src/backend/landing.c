@@ -7,7 +7,7 @@
 
 enum {
     AREA_BYTES = 1 << 20,
-    MOST_BYTES = 64 << 10, /* moving more would take longer than a wait */
+    MOST_BYTES = 64 << 10, /* as much as drivers stage on the other way */
     ALIGNMENT = 64,
 };
 
