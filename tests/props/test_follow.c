@@ -152,8 +152,8 @@ static void test_follows(void **state)
         "ATS_EMU_MEMORY=64M ATS_EMU_DELAY_US=20",
         "ATS_EMU_MEMORY=16M",
         "ATS_EMU_MEMORY=64M ATS_ADAPT=random:9",
-        "ATS_EMU_MEMORY=24M ATS_ADAPT=random:10",
-        "ATS_EMU_MEMORY=24M ATS_VRAM=10M ATS_EXPERTS=slices",
+        "ATS_EMU_MEMORY=64M ATS_ADAPT=random:10",
+        "ATS_EMU_MEMORY=64M ATS_VRAM=10M ATS_EXPERTS=slices",
         "ATS_EMU_MEMORY=64M ATS_VRAM=8M ATS_EXPERTS=slices ATS_EMU_DELAY_US=20"};
     for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
         if (is_chosen(i, sizeof(scenarios) / sizeof(scenarios[0]))) {
