@@ -138,6 +138,34 @@ json_t *bench_counters_end(struct bench_counters *counters)
     return all;
 }
 
+/* The first device in timed mode; NULL if there is none. */
+static const struct source *find_emulated(const struct bench_counters *counters,
+                                          struct ats_emu_counters *now)
+{
+    for (size_t i = 0; i < counters->n; i++) {
+        read_emulated(&counters->sources[i], now);
+        if (now->version != 0) {
+            return &counters->sources[i];
+        }
+    }
+    return NULL;
+}
+
+bool bench_counters_are_emulated(const struct bench_counters *counters)
+{
+    struct ats_emu_counters now;
+    return find_emulated(counters, &now) != NULL;
+}
+
+struct bench_lateness bench_counters_lateness(const struct bench_counters *counters)
+{
+    struct ats_emu_counters now;
+    if (find_emulated(counters, &now) == NULL) {
+        return (struct bench_lateness){0};
+    }
+    return (struct bench_lateness){.late_us = now.lag_us, .used_us = now.in_use_us};
+}
+
 void bench_counters_free(struct bench_counters *counters)
 {
     for (size_t i = 0; counters != NULL && i < counters->n; i++) {

@@ -4,6 +4,7 @@
 #define ATS_BENCH_COUNTERS_H
 
 #include <jansson.h>
+#include <stdbool.h>
 
 struct bench_counters;
 
@@ -16,5 +17,16 @@ void bench_counters_begin(struct bench_counters *counters);
 
 /* What was counted since: an object with one member per device that counts. Caller owns it. */
 json_t *bench_counters_end(struct bench_counters *counters);
+
+/* Whether a device is emulated in timed mode. */
+bool bench_counters_are_emulated(const struct bench_counters *counters);
+
+/* By how much the emulation was late until now, and for how long it had something to do, in
+ * microseconds. Both are 0 without an emulated device in timed mode. */
+struct bench_lateness {
+    double late_us;
+    double used_us;
+};
+struct bench_lateness bench_counters_lateness(const struct bench_counters *counters);
 
 #endif

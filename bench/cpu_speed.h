@@ -10,7 +10,7 @@
 #define ATS_BENCH_CPU_SPEED_H
 
 /* Multiplications and additions of a vector kernel in the first-level cache, in 10^9 per second:
- * the best of a few passes, about 1.5 ms in all. */
+ * the best of a few passes, 0.06 to 0.3 ms in all. */
 double bench_cpu_speed(void);
 
 /* The best of `seconds` of such probes: the speed with the core to itself, if it ever had that. */

@@ -65,6 +65,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "drive: out of memory, or a vocabulary too small for the token stream\n");
         return 1;
     }
+    run.core =
+        (struct quiet_core){.speed = o.cpu_speed,
+                            .patience_s = o.patience_s,
+                            .moves = o.n_threads == 1 && bench_counters_are_emulated(run.counters)};
     if (!o.check) {
         drive_measure(&run);
     }

@@ -1,6 +1,5 @@
 #include "drive_measure.h"
 
-#include "cpu_speed.h"
 #include "load/measure.h"
 
 #include "base/error.h"
@@ -43,23 +42,6 @@ static void forget(struct drive_run *run)
     llama_memory_clear(llama_get_memory(run->context), false);
 }
 
-/* What probes of the core's speed found, as shares of the undisturbed one. */
-struct core_speed {
-    double sum;
-    uint64_t n_probes;
-};
-
-/* Whether the core is as fast as it can be; the share of that which it does is added to *core. */
-static bool undisturbed(const struct drive_run *run, struct core_speed *core)
-{
-    /* clocks move by up to a tenth (other cores busy or not, heat); a shared core loses 30 % */
-    static const double least = 0.86;
-    const double share = bench_cpu_speed() / run->options->cpu_speed;
-    core->sum += share;
-    core->n_probes++;
-    return share >= least;
-}
-
 struct result {
     const char *phase;
     uint64_t n_tokens;
@@ -70,6 +52,8 @@ struct result {
     double all_seconds;
     double disturbed; /* share of the tokens during which the core was not the run's own */
     struct core_speed core;
+    struct bench_lateness lateness; /* in what counted */
+    double waited_s;                /* for a core that is not disturbed */
     json_t *counters;
 };
 
@@ -77,31 +61,61 @@ static void add_result(struct drive_run *run, const struct result *r)
 {
     json_array_append_new(
         run->tests,
-        json_pack("{s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:o}", "phase", r->phase, "tokens",
-                  (json_int_t)r->n_tokens, "depth", (json_int_t)r->depth, "repetition",
-                  (json_int_t)r->repetition, "tokens_per_s", r->tokens_per_s, "all_tokens",
-                  (json_int_t)r->all_tokens, "all_seconds", r->all_seconds, "disturbed",
-                  r->disturbed, "core_speed", r->core.sum / (double)r->core.n_probes, "counters",
-                  r->counters));
+        json_pack("{s:s, s:I, s:I, s:I, s:f, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:o}", "phase",
+                  r->phase, "tokens", (json_int_t)r->n_tokens, "depth", (json_int_t)r->depth,
+                  "repetition", (json_int_t)r->repetition, "tokens_per_s", r->tokens_per_s,
+                  "all_tokens", (json_int_t)r->all_tokens, "all_seconds", r->all_seconds,
+                  "disturbed", r->disturbed, "waited_s", r->waited_s, "late_us",
+                  r->lateness.late_us, "used_us", r->lateness.used_us, "core_speed",
+                  r->core.sum / (double)r->core.n_probes, "counters", r->counters));
 }
 
-/* Once more if the core was disturbed before or after; of the attempts, the first undisturbed one
- * or else the fastest counts. */
+/* A share of what is measured: what the emulation was late by is part of that. */
+static const double MOST_LATE = 0.05;
+
+/* After a token whose emulation was late, whose core is another than the one that is probed. */
+static const double PAUSE_S = 0.2;
+
+static bool is_late(const struct bench_lateness *lateness, double seconds)
+{
+    return lateness->late_us > MOST_LATE * 1e6 * seconds;
+}
+
+static struct bench_lateness lateness_since(const struct drive_run *run, struct bench_lateness then)
+{
+    const struct bench_lateness now = bench_counters_lateness(run->counters);
+    return (struct bench_lateness){.late_us = now.late_us - then.late_us,
+                                   .used_us = now.used_us - then.used_us};
+}
+
+static void add_lateness(struct bench_lateness *sum, const struct bench_lateness *one)
+{
+    sum->late_us += one->late_us;
+    sum->used_us += one->used_us;
+}
+
+/* Once more if the core was disturbed before or after, or the emulation late; of the attempts, the
+ * first in order or else the fastest counts. */
 static void measure_prefill(struct drive_run *run, uint64_t n, uint64_t repetition)
 {
     enum { ATTEMPTS = 3 };
     struct result best = {.phase = "prefill", .n_tokens = n, .repetition = repetition};
+    const double waited_s = run->core.waited_s;
     for (int attempt = 0; attempt < ATTEMPTS && (attempt == 0 || best.disturbed > 0); attempt++) {
         forget(run);
+        quiet_core_wait(&run->core, attempt > 0 ? PAUSE_S : 0);
         struct core_speed core = {0};
-        const bool good_before = undisturbed(run, &core);
+        const bool good_before = quiet_core_is(&run->core, &core);
+        const struct bench_lateness then = bench_counters_lateness(run->counters);
         bench_counters_begin(run->counters);
         const double begin = drive_now_s();
         feed(run, 0, n);
         llama_synchronize(run->context);
         const double seconds = drive_now_s() - begin;
         json_t *counters = bench_counters_end(run->counters);
-        const bool good = undisturbed(run, &core) && good_before;
+        const struct bench_lateness lateness = lateness_since(run, then);
+        const bool good =
+            quiet_core_is(&run->core, &core) && good_before && !is_late(&lateness, seconds);
         if (attempt > 0 && !good && (double)n / seconds <= best.tokens_per_s) {
             json_decref(counters);
             continue;
@@ -112,14 +126,34 @@ static void measure_prefill(struct drive_run *run, uint64_t n, uint64_t repetiti
         best.all_seconds = seconds;
         best.disturbed = good ? 0 : 1;
         best.core = core;
+        best.lateness = lateness;
         best.counters = counters;
     }
+    best.waited_s = run->core.waited_s - waited_s;
     add_result(run, &best);
 }
 
-/* The context holds `depth` tokens. Tokens before and after which the core was undisturbed count,
- * until there are enough of them; at most twice as many are decoded, and if too few count, all
- * do. */
+/* What of a decode counts. */
+struct counted {
+    uint64_t n;
+    double seconds;
+    struct bench_lateness lateness;
+    struct bench_lateness all_lateness;
+};
+
+static void finish_decode(struct result *result, const struct counted *counted, uint64_t wanted)
+{
+    const bool enough = 2 * counted->n >= wanted;
+    result->disturbed = 1 - (double)counted->n / (double)result->all_tokens;
+    result->tokens_per_s = enough ? (double)counted->n / counted->seconds
+                                  : (double)result->all_tokens / result->all_seconds;
+    result->lateness = enough ? counted->lateness : counted->all_lateness;
+}
+
+/* The context holds `depth` tokens. Tokens count before and after which the core was undisturbed
+ * and whose emulation was in time, until there are enough of them; at most twice as many are
+ * decoded, and if too few count, all do. After a disturbance the run waits, and the next token does
+ * not count either: what was under way has had the pause to arrive. */
 static void measure_decode(struct drive_run *run, uint64_t depth, uint64_t repetition)
 {
     const uint64_t n = run->options->n_decode;
@@ -127,28 +161,36 @@ static void measure_decode(struct drive_run *run, uint64_t depth, uint64_t repet
     const uint64_t most = 2 * n < room ? 2 * n : room;
     struct result result = {
         .phase = "decode", .n_tokens = n, .depth = depth, .repetition = repetition};
-    uint64_t counted = 0;
-    double counted_s = 0;
-    bool good_before = undisturbed(run, &result.core);
+    struct counted counted = {0};
+    const double waited_s = run->core.waited_s;
+    quiet_core_wait(&run->core, 0);
+    bool good_before = quiet_core_is(&run->core, &result.core);
     bench_counters_begin(run->counters);
-    while (result.all_tokens < most && counted < n) {
+    while (result.all_tokens < most && counted.n < n) {
+        const struct bench_lateness then = bench_counters_lateness(run->counters);
         const double begin = drive_now_s();
         feed(run, depth + result.all_tokens, depth + result.all_tokens + 1);
         llama_synchronize(run->context);
         const double seconds = drive_now_s() - begin;
+        const struct bench_lateness lateness = lateness_since(run, then);
         result.all_tokens++;
         result.all_seconds += seconds;
-        const bool good = undisturbed(run, &result.core);
-        if (good && good_before) {
-            counted++;
-            counted_s += seconds;
+        add_lateness(&counted.all_lateness, &lateness);
+        const bool late = is_late(&lateness, seconds);
+        const bool good = quiet_core_is(&run->core, &result.core);
+        if (good && good_before && !late) {
+            counted.n++;
+            counted.seconds += seconds;
+            add_lateness(&counted.lateness, &lateness);
         }
         good_before = good;
+        if (!good || late) {
+            good_before = !quiet_core_wait(&run->core, late ? PAUSE_S : 0) && good;
+        }
     }
     result.counters = bench_counters_end(run->counters);
-    result.disturbed = 1 - (double)counted / (double)result.all_tokens;
-    result.tokens_per_s = 2 * counted >= n ? (double)counted / counted_s
-                                           : (double)result.all_tokens / result.all_seconds;
+    result.waited_s = run->core.waited_s - waited_s;
+    finish_decode(&result, &counted, n);
     add_result(run, &result);
 }
 
@@ -193,7 +235,7 @@ static void decode_next(void *data)
 static bool is_undisturbed(void *data, double *share)
 {
     struct core_speed core = {0};
-    const bool good = undisturbed(((const struct walk *)data)->run, &core);
+    const bool good = quiet_core_is(&((const struct walk *)data)->run->core, &core);
     *share = core.sum;
     return good;
 }

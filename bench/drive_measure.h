@@ -6,6 +6,7 @@
 #define BENCH_DRIVE_MEASURE_H
 
 #include "drive_options.h"
+#include "quiet_core.h"
 
 #include "counters.h"
 #include "llama.h"
@@ -17,6 +18,7 @@ struct drive_run {
     const struct drive_options *options;
     struct llama_context *context;
     struct bench_counters *counters;
+    struct quiet_core core;
     int32_t *tokens; /* the stream */
     json_t *tests;   /* results so far */
     json_t *phases;  /* NULL: not asked for */

@@ -26,6 +26,7 @@ enum {
     KEY_CHECK,
     KEY_CAP,
     KEY_CPU_SPEED,
+    KEY_PATIENCE,
     KEY_PHASES,
     KEY_WINDOW,
     KEY_CPU_LOAD,
@@ -56,6 +57,8 @@ static const struct argp_option option_table[] = {
      "result);"
      " default: the best of two seconds at the start",
      0},
+    {"patience", KEY_PATIENCE, "SECONDS", 0,
+     "Wait so long in all for a core that is not disturbed (default 0)", 0},
     {"phases", KEY_PHASES, "PHASE;PHASE;...", 0,
      "Decode while the machine has load: e.g. \"20s;30s:cpu=60;9s;30s:compute=2.5,link=2.5\"", 0},
     {"window", KEY_WINDOW, "N", 0,
@@ -101,13 +104,14 @@ static void parse_cap(struct argp_state *state, struct drive_options *o, char *t
     o->cap_bytes = number(state, bytes, UINT64_MAX);
 }
 
-static void parse_cpu_speed(struct argp_state *state, struct drive_options *o, const char *text)
+static double positive(struct argp_state *state, const char *option, const char *text)
 {
     char *end = NULL;
-    o->cpu_speed = strtod(text, &end);
-    if (end == text || *end != '\0' || !(o->cpu_speed > 0 && o->cpu_speed < 1e6)) {
-        argp_error(state, "--cpu-speed %s: not a positive number", text);
+    const double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value > 0 && value < 1e6)) {
+        argp_error(state, "%s %s: not a positive number", option, text);
     }
+    return value;
 }
 
 static void parse_phases(struct argp_state *state, struct drive_options *o, const char *text)
@@ -200,7 +204,10 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         parse_cap(state, o, arg);
         return 0;
     case KEY_CPU_SPEED:
-        parse_cpu_speed(state, o, arg);
+        o->cpu_speed = positive(state, "--cpu-speed", arg);
+        return 0;
+    case KEY_PATIENCE:
+        o->patience_s = positive(state, "--patience", arg);
         return 0;
     case KEY_PHASES:
         parse_phases(state, o, arg);

@@ -24,6 +24,7 @@ struct drive_options {
     bool verbose;
     bool check;
     double cpu_speed;
+    double patience_s;
     const char *cap_device;
     uint64_t cap_bytes;
     uint64_t n_ctx;

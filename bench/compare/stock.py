@@ -108,17 +108,18 @@ def phase_arguments(way, arguments):
 def try_way(drive, machine, name, arguments):
     """A short run: {"prefill": tokens/s, "decode": tokens/s, "lag": share}, or {"failed": why}."""
     lengths = ["--depth", SWEEP_DEPTH, "--decode", SWEEP_DECODE]
-    if not is_repack(name):
+    only = "decode" if is_repack(name) else None
+    if only is None:
         lengths += ["--prefill", str(machine.ubatch)]
     try:
-        result = drive.run(machine, phase_arguments(name, arguments) + lengths)
+        result = drive.run(machine, phase_arguments(name, arguments) + lengths, only=only)
     except driver.Failed as failure:
         return {"failed": driver.reason(str(failure).split("\n", 1)[-1])}
     rates = {"lag": result["lag"]}
     for test in result["tests"]:
         if test["phase"] == "decode":
             rates["decode"] = test["tokens_per_s"]
-        elif test["tokens"] == machine.ubatch and not is_repack(name):
+        elif test["tokens"] == machine.ubatch:
             rates["prefill"] = test["tokens_per_s"]
     return rates
 
