@@ -5,6 +5,7 @@ has the samples of all rounds; figures are medians over rounds, and the spread i
 distance between the quartiles (with two rounds: half their distance), in percent.
 """
 
+import itertools
 import json
 import math
 import os
@@ -73,6 +74,29 @@ def noise_note(cells):
         return None
     return (f"Noise of this host: {len(many)} of {len(differences)} decode cells differ by up to "
             f"{100 * max(many):.0f} %\nbetween placed and async, which do the same work there.")
+
+
+# two runs of the same cell are to agree within this
+AGREEMENT = 0.03
+
+
+def repeat_note(cells):
+    """Lines on how well runs of the same cell agree: processes of their own, minutes apart."""
+    lines = []
+    for kind, name in (("pp", "prefill"), ("tg", "decode")):
+        pairs = [(abs(a - b) / statistics.mean((a, b)), cell, system)
+                 for cell in cells if cell["phase"].startswith(kind)
+                 for system, f in cell["systems"].items()
+                 for a, b in itertools.combinations(f["samples"], 2)]
+        if pairs:
+            worst = max(pairs, key=lambda p: p[0])
+            within = sum(d <= AGREEMENT for d, _, _ in pairs)
+            lines.append(f"runs of a cell, {name}: {within} of {len(pairs)} pairs agree within "
+                         f"{100 * AGREEMENT:.0f} %, median "
+                         f"{100 * statistics.median(d for d, _, _ in pairs):.1f} %,\n  worst "
+                         f"{100 * worst[0]:.1f} % ({worst[1]['model']} {worst[1]['phase']}, "
+                         f"{dict(SERIES)[worst[2]]})")
+    return lines
 
 
 def geometric_mean(values):
@@ -168,6 +192,7 @@ def table(cells, emulated):
         lines.append(f"worst: {worst['model']} {worst['phase']}, "
                      f"{ratio(worst, ats_of(worst), 'best'):.2f} of llama.cpp at its best "
                      f"({worst['systems']['best']['way']})")
+    lines += repeat_note(cells)
     note = noise_note(cells)
     if note:
         lines.append(note)
@@ -213,6 +238,8 @@ def markdown(cells, results):
                                          results["models"].items()) + ".")
     lines.append("Splits and synchronisations are the device's: per pass over the whole prompt in "
                  "prefill, per token in decode.")
+    for note in repeat_note(cells):
+        lines += ["", note[0].upper() + note[1:].replace("\n", "") + "."]
     note = noise_note(cells)
     if note:
         lines += ["", note.replace("\n", " ")]

@@ -7,6 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Of a prompt or an answer; a context is shorter. */
+enum { MOST_SESSION_TOKENS = 1 << 24 };
+
 static const char *value_of(const char *name)
 {
     const char *value = getenv(name);
@@ -137,6 +140,33 @@ static bool read_adapt(const char *text, struct ats_config *config, struct ats_e
            ats_fail(err, "ATS_ADAPT=%.200s is none of auto, off, random:SEED", text);
 }
 
+static bool read_session(const char *text, struct ats_config *config, struct ats_error *err)
+{
+    config->session = ats_workload_default();
+    if (text == NULL) {
+        return true;
+    }
+    char prompt[32];
+    uint64_t tokens[2];
+    struct ats_error reason = {{0}};
+    const char *colon = strchr(text, ':');
+    const size_t length = colon == NULL ? sizeof(prompt) : (size_t)(colon - text);
+    if (length < sizeof(prompt)) {
+        memcpy(prompt, text, length);
+        prompt[length] = '\0';
+        if (ats_parse_u64(prompt, MOST_SESSION_TOKENS, &tokens[0], &reason) &&
+            ats_parse_u64(colon + 1, MOST_SESSION_TOKENS, &tokens[1], &reason) && tokens[0] > 0 &&
+            tokens[1] > 0) {
+            config->session.prompt_tokens = (uint32_t)tokens[0];
+            config->session.decode_tokens = (uint32_t)tokens[1];
+            return true;
+        }
+    }
+    return ats_fail(err,
+                    "ATS_SESSION=%.200s is not PROMPT:ANSWER, two numbers of tokens from 1 to %d",
+                    text, MOST_SESSION_TOKENS);
+}
+
 static bool read_trace(struct ats_config *config, struct ats_error *err)
 {
     const char *memory = value_of("ATS_TRACE_MEMORY");
@@ -199,6 +229,7 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     }
     const char *transfer = value_of("ATS_TRANSFER");
     return (transfer == NULL || read_transfer(transfer, config, err)) &&
+           read_session(value_of("ATS_SESSION"), config, err) &&
            read_profile(value_of("ATS_PROFILE"), config, err) &&
            read_adapt(value_of("ATS_ADAPT"), config, err) && read_trace(config, err);
 }

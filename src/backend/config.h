@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "plan/placement.h"
 #include "plan/promote.h"
+#include "plan/workload.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,6 +42,7 @@ struct ats_config {
     enum ats_experts_kind experts;   /* ATS_EXPERTS */
     enum ats_adapt_kind adapt;       /* ATS_ADAPT */
     uint64_t adapt_seed;
+    struct ats_workload session; /* ATS_SESSION: what a placement is chosen for */
     bool use_profile;     /* ATS_PROFILE is not "off" */
     const char *profile;  /* its file; NULL: the machine's own */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */

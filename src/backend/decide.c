@@ -149,17 +149,24 @@ static struct ats_model *describe_model(const struct ats_unplaced *units,
 
 /* ---- homes ---- */
 
-/* llama.cpp's defaults: a backend is not told them. */
+/* llama.cpp's defaults, where nothing has told them. */
 enum { UBATCH = 512, BATCH = 2048, CONTEXT = 4096 };
+
+static uint32_t ubatch_of(const struct ats_device *device)
+{
+    const long long tokens = atomic_load(&device->pass_tokens);
+    return tokens > 1 && tokens <= UINT32_MAX ? (uint32_t)tokens : UBATCH;
+}
 
 static void say(const struct ats_device *device, const struct ats_decision *decision)
 {
     const size_t own = decision->keeps_fill ? decision->fill : decision->chosen;
     const struct ats_candidate *c = &decision->candidates[device->slices ? decision->n - 1 : own];
-    ats_log_info("%s: placed for this machine: %s; predicted %.4g tokens/s of prompts, %.3g of "
-                 "answers\n",
+    ats_log_info("%s: placed for this machine: %s; predicted %.4g tokens/s of prompts in passes of "
+                 "%u tokens, %.3g of answers\n",
                  device->name, c->name,
                  1e6 * c->prediction.tokens[ATS_PREFILL] / c->prediction.us[ATS_PREFILL],
+                 (unsigned)c->prediction.tokens[ATS_PREFILL],
                  1e6 / c->prediction.us[ATS_DECODE]);
 }
 
@@ -170,17 +177,18 @@ static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
     const struct ats_sim_overheads overheads = ats_sim_overheads_default();
     const struct ats_sim_machine machine = ats_sim_machine_of_profile(device->profile, &overheads);
     const size_t taken = device->vram_used - stream->staging.size;
+    const uint32_t ubatch = ubatch_of(device);
     const struct ats_sim_setting setting = {
         .model = model,
         .machine = &machine,
         .vram_bytes = device->vram_budget,
         .compute_bytes = taken > 0 ? taken : 1, /* known, so not to be estimated */
         .n_ctx = n_ctx > 0 ? n_ctx : CONTEXT,
-        .ubatch = UBATCH,
-        .batch = BATCH,
+        .ubatch = ubatch,
+        .batch = ubatch > BATCH ? ubatch : BATCH,
         .seed = 1,
     };
-    const struct ats_workload workload = ats_workload_default();
+    const struct ats_workload workload = device->config->session;
     struct ats_decision decision;
     if (!ats_decide_units(&setting, &workload, ats_device_vram_left(device), units->units, units->n,
                           units->where, &decision, err)) {

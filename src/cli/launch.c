@@ -368,7 +368,8 @@ static void print_command(char *const *command)
                                             "ATS_PROMOTE",       "ATS_TRANSFER",
                                             "ATS_EXPERTS",       "ATS_PLAN_OUT",
                                             "ATS_STATS",         "ATS_TRACE",
-                                            "ATS_LIVE",          "OMP_WAIT_POLICY"};
+                                            "ATS_LIVE",          "ATS_SESSION",
+                                            "OMP_WAIT_POLICY"};
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = getenv(variables[i]);
         if (value != NULL) {

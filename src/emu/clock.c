@@ -26,6 +26,9 @@ static const double SLEEP_FROM_US = 200000;
 static const double SLEEP_MARGIN_US = 5000;
 static const double MAX_SLEEP_US = 50000;
 
+/* A copy up to this is over before it matters what else uses the memory. */
+enum { SMALL_COPY_BYTES = 64 << 10 };
+
 /* Waking the reader takes longer than reading so little. */
 enum { READ_AT_ONCE_BYTES = 64 << 10 };
 
@@ -120,23 +123,27 @@ static void sample_cpu(double now_us)
     state.sampled_own_us = own_us;
 }
 
-static void look(double now_us)
+/* What the CPU takes of host memory matters to copies only, and asking takes longer than a small
+ * one. */
+static void look(double now_us, bool begins_copy)
 {
-    sample_cpu(now_us);
+    if (begins_copy || ats_timeline_copying(state.timeline)) {
+        sample_cpu(now_us);
+    }
     ats_timeline_advance(state.timeline, now_us, state.share_gbps);
 }
 
-void ats_emu_clock_look(void)
+void ats_emu_clock_look(size_t copy_bytes)
 {
     pthread_mutex_lock(&state.lock);
-    look(ats_emu_clock_us());
+    look(ats_emu_clock_us(), copy_bytes > SMALL_COPY_BYTES);
     pthread_mutex_unlock(&state.lock);
 }
 
 bool ats_emu_clock_set_loads(int device, const struct ats_timeline_load *loads, size_t n)
 {
     pthread_mutex_lock(&state.lock);
-    look(ats_emu_clock_us());
+    look(ats_emu_clock_us(), false);
     const bool ok = ats_timeline_set_loads(state.timeline, device, loads, n);
     atomic_fetch_add(&state.n_loads, 1);
     pthread_mutex_unlock(&state.lock);
@@ -326,7 +333,7 @@ static void *reader_main(void *argument)
             pthread_cond_wait(&state.work, &state.lock);
             continue;
         }
-        look(ats_emu_clock_us());
+        look(ats_emu_clock_us(), false);
         bool others;
         struct job *job = find_job(false, &others);
         if (job == NULL || !read_piece(job)) {
@@ -395,18 +402,28 @@ static void wait_a_little(double now_us)
 void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
 {
     const double called_us = ats_emu_clock_us();
-    double cpu_us = thread_us();
+    double cpu_us = 0; /* of this thread, at the last count; asking takes 1 us */
     double due_us = begin_us;
     bool lasted = false;
     pthread_mutex_lock(&state.lock);
+    if (ats_timeline_copying(state.timeline)) {
+        sample_cpu(called_us); /* how the program has computed beside copies until now */
+    }
     for (;;) {
-        const double now_cpu_us = thread_us();
-        state.own_cpu_us += now_cpu_us - cpu_us;
-        cpu_us = now_cpu_us;
         const double now_us = ats_emu_clock_us();
-        look(now_us);
+        ats_timeline_advance(state.timeline, now_us, state.share_gbps);
         if (ats_timeline_done(state.timeline, ticket, &due_us)) {
             break;
+        }
+        /* what is asked here is paid by the wait */
+        const bool copying = ats_timeline_copying(state.timeline);
+        if (!lasted || copying) {
+            const double now_cpu_us = thread_us();
+            state.own_cpu_us += lasted ? now_cpu_us - cpu_us : 0;
+            cpu_us = now_cpu_us;
+        }
+        if (copying) {
+            sample_cpu(now_us);
         }
         lasted = true;
         wait_a_little(now_us);
@@ -414,7 +431,7 @@ void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
     const double done_us = ats_emu_clock_us();
     read_due();
     const double end_us = ats_emu_clock_us();
-    state.own_cpu_us += thread_us() - cpu_us;
+    state.own_cpu_us += lasted ? thread_us() - cpu_us : end_us - called_us;
     struct ats_emu_clock_counters *c = &state.counters;
     c->synchronizations++;
     c->waits += lasted;
@@ -494,7 +511,7 @@ struct ats_emu_clock_counters ats_emu_clock_counters(void)
 {
     pthread_mutex_lock(&state.lock);
     const double now_us = ats_emu_clock_us();
-    look(now_us);
+    look(now_us, false);
     struct ats_emu_clock_counters counters = state.counters;
     counters.wall_us = now_us - state.start_us;
     counters.lag_us = counters.lag_enter_us + counters.lag_wait_us + counters.lag_read_us;

@@ -83,7 +83,7 @@ char *ats_emu_describe(ggml_backend_dev_t dev)
         json_object_set_new(object, "scale", describe_scale(&profile->scale));
     }
     if (device->timed != NULL) {
-        ats_emu_clock_look();
+        ats_emu_clock_look(0);
         const struct ats_timeline_load load =
             ats_timeline_load(ats_emu_clock_lock(), device->timed->index);
         ats_emu_clock_unlock();

@@ -136,7 +136,7 @@ static void copy_between(struct stream *from, struct stream *to, double bytes)
         .direction = ATS_TO_HOST, .bytes = bytes, .latency_us = latency_us};
     const struct ats_timeline_copy in = {
         .direction = ATS_TO_DEVICE, .bytes = bytes, .latency_us = latency_us};
-    ats_emu_clock_look();
+    ats_emu_clock_look(0);
     struct ats_timeline *timeline = ats_emu_clock_lock();
     ats_timeline_wait(timeline, to->id, ats_timeline_copy(timeline, from->id, &out));
     ats_timeline_copy(timeline, to->id, &in);
@@ -214,7 +214,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
     if (has_failed(stream) || !ats_emu_device_admit(device, ATS_EMU_OP_COMPUTE, &stream->fault)) {
         return GGML_STATUS_FAILED;
     }
-    ats_emu_clock_look();
+    ats_emu_clock_look(0);
     struct graph_in_order g = {.stream = stream};
     const struct ats_emu_graph_sink sink = {&g, enter_compute, enter_transfer};
     struct ats_error err;
@@ -289,7 +289,7 @@ static void backend_event_wait(ggml_backend_t backend, ggml_backend_event_t even
         ggml_backend_event_synchronize(event);
         return;
     }
-    ats_emu_clock_look();
+    ats_emu_clock_look(0);
     ats_timeline_wait(ats_emu_clock_lock(), stream_of(backend)->id, event_ticket(event));
     ats_emu_clock_unlock();
 }

@@ -62,8 +62,8 @@ void ats_emu_timed_upload(const struct ats_emu_host_copy *c, const void *data)
     if (bytes == NULL) {
         return;
     }
-    ats_emu_clock_look();
     const size_t total = c->size * c->n_copies;
+    ats_emu_clock_look(total);
     const bool stored = ats_emu_is_stored(c->tensor, total);
     for (size_t i = 0; stored && i < c->n_copies; i++) {
         memcpy(bytes + i * c->stride_tensor, (const uint8_t *)data + i * c->stride_host, c->size);
@@ -87,7 +87,7 @@ void ats_emu_timed_download(const struct ats_emu_host_copy *c, void *data)
 {
     const double begin_us = ats_emu_clock_us();
     const uint8_t *bytes = find_bytes(c);
-    ats_emu_clock_look();
+    ats_emu_clock_look(c->size * c->n_copies);
     for (size_t i = 0; i < c->n_copies; i++) {
         uint8_t *row = (uint8_t *)data + i * c->stride_host;
         if (bytes == NULL) {
@@ -109,7 +109,7 @@ void ats_emu_timed_move(struct ats_emu_device *device, uint32_t stream, double b
 {
     const struct ats_op_shape shape = {.kind = ATS_COST_BYTES, .io_bytes = bytes};
     const double us = ats_cost_op_us(&device->profile.rates, &shape);
-    ats_emu_clock_look();
+    ats_emu_clock_look(0);
     ats_timeline_compute(ats_emu_clock_lock(), stream, us, 1);
     ats_emu_clock_unlock();
 }

@@ -19,17 +19,8 @@
 #define ATS_SIM_DECIDE_H
 
 #include "plan/solve.h"
+#include "plan/workload.h"
 #include "sim/listing.h"
-
-/* The session that a placement is chosen for: how much of its time is prefill and how much
- * decode. */
-struct ats_workload {
-    uint32_t prompt_tokens;
-    uint32_t decode_tokens; /* generated behind the prompt */
-};
-
-/* A prompt of 2048 tokens and 128 behind it: the published evaluation's decode setting. */
-struct ats_workload ats_workload_default(void);
 
 /* A pass of each phase: prefill at the middle of the prompt, decode at the middle of the answer
  * with staging memory as the token before left it. */

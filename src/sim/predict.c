@@ -7,11 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-struct ats_workload ats_workload_default(void)
-{
-    return (struct ats_workload){.prompt_tokens = 2048, .decode_tokens = 128};
-}
-
 struct ats_model_pass ats_workload_pass(const struct ats_sim_setting *s,
                                         const struct ats_workload *w, enum ats_phase phase)
 {

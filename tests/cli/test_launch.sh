@@ -128,6 +128,10 @@ expect_rc 1
 expect_in err "no-such-profile"
 try env ATS_PROFILE="$work/no-such.json" "$ats" run --llama-bin "$fake" -m x
 expect_error 2 "ATS_PROFILE=$work/no-such.json is neither auto, nor off, nor a file"
+for session in 2048 :128 2048: 0:128 2048:x 2048:128:1 99999999:1; do
+    try env ATS_SESSION="$session" "$ats" run --llama-bin "$fake" -m x
+    expect_error 2 "ATS_SESSION=$session is not PROMPT:ANSWER"
+done
 try "$ats" run --llama-bin "$fake" --accel NOPE0 -m x
 expect_rc 1
 expect_in err "NOPE0"

@@ -79,6 +79,8 @@ static void run_with_profile(const void *argument)
 {
     run_model(argument);
     CHECK(!scenario_logged("no profile"), "the profile was not read");
+    CHECK(!scenario_logged("placed for this machine") || scenario_logged("in passes of 16 tokens"),
+          "predicted for passes that nobody makes");
 }
 
 static void run_without_profile(const void *argument)
@@ -131,6 +133,7 @@ static void test_any_budget(void **state)
                                        " ATS_EMU_DELAY_US=20",
                                        " ATS_TRANSFER=serial",
                                        " ATS_EXPERTS=whole",
+                                       " ATS_SESSION=16:4000",
                                        " ATS_ADAPT=random:5",
                                        " ATS_ADAPT=random:6 ATS_EMU_DELAY_US=20"};
     enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]), BUDGETS = 4 };
