@@ -43,8 +43,8 @@ struct ats_config {
     enum ats_adapt_kind adapt;       /* ATS_ADAPT */
     uint64_t adapt_seed;
     struct ats_workload session; /* ATS_SESSION: what a placement is chosen for */
-    bool use_profile;     /* ATS_PROFILE is not "off" */
-    const char *profile;  /* its file; NULL: the machine's own */
+    bool use_profile;            /* ATS_PROFILE is not "off" */
+    const char *profile;         /* its file; NULL: the machine's own */
     const char *plan_out; /* ATS_PLAN_OUT: file that the placement is written to; NULL: none */
     const char *trace;    /* ATS_TRACE: file for a recording; NULL: none */
     size_t trace_memory;  /* ATS_TRACE_MEMORY: bytes for it */

@@ -1,12 +1,15 @@
 #include "backend/decide.h"
 
 #include "backend/machine_profile.h"
+#include "backend/promotion.h"
 #include "backend/residency.h"
 #include "backend/transfer.h"
 #include "backend/unplaced.h"
 #include "base/parse.h"
 #include "bind/family.h"
 #include "model/infer.h"
+#include "plan/placement.h"
+#include "plan/staging.h"
 #include "profile/predict.h"
 #include "sim/decide.h"
 
@@ -162,16 +165,31 @@ static void say(const struct ats_device *device, const struct ats_decision *deci
 {
     const size_t own = decision->keeps_fill ? decision->fill : decision->chosen;
     const struct ats_candidate *c = &decision->candidates[device->slices ? decision->n - 1 : own];
-    ats_log_info("%s: placed for this machine: %s; predicted %.4g tokens/s of prompts in passes of "
-                 "%u tokens, %.3g of answers\n",
-                 device->name, c->name,
-                 1e6 * c->prediction.tokens[ATS_PREFILL] / c->prediction.us[ATS_PREFILL],
-                 (unsigned)c->prediction.tokens[ATS_PREFILL],
-                 1e6 / c->prediction.us[ATS_DECODE]);
+    ats_log_info(
+        "%s: placed for this machine: %s%s; predicted %.4g tokens/s of prompts in passes of "
+        "%u tokens, %.3g of answers\n",
+        device->name, c->name,
+        decision->staging_places < ATS_STAGING_PLACES ? ", with less staging memory" : "",
+        1e6 * c->prediction.tokens[ATS_PREFILL] / c->prediction.us[ATS_PREFILL],
+        (unsigned)c->prediction.tokens[ATS_PREFILL], 1e6 / c->prediction.us[ATS_DECODE]);
 }
 
-static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
-                   const struct ats_model *model, uint32_t n_ctx, struct ats_error *err)
+/* Takes staging memory anew, if it is to have room for another number of weights. A stream that has
+ * made plans keeps what these use. */
+static void set_staging(struct ats_stream *stream, const struct ats_description *description,
+                        unsigned places)
+{
+    struct ats_device *device = stream->device;
+    if (device->staging_places != places && stream->n_built == 0) {
+        device->staging_places = places;
+        ats_staging_release(stream);
+        ats_promotion_reserve(stream, description);
+    }
+}
+
+static bool decide(struct ats_stream *stream, const struct ats_description *description,
+                   struct ats_unplaced *units, const struct ats_model *model, uint32_t n_ctx,
+                   struct ats_error *err)
 {
     struct ats_device *device = stream->device;
     const struct ats_sim_overheads overheads = ats_sim_overheads_default();
@@ -190,10 +208,11 @@ static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
     };
     const struct ats_workload workload = device->config->session;
     struct ats_decision decision;
-    if (!ats_decide_units(&setting, &workload, ats_device_vram_left(device), units->units, units->n,
-                          units->where, &decision, err)) {
+    if (!ats_decide_units(&setting, &workload, ats_device_vram_left(device) + stream->staging.size,
+                          units->units, units->n, units->where, &decision, err)) {
         return false;
     }
+    set_staging(stream, description, decision.staging_places);
     device->is_decided = true;
     device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO &&
                      ats_device_can_pin(device);
@@ -206,6 +225,34 @@ static bool decide(struct ats_stream *stream, struct ats_unplaced *units,
     return true;
 }
 
+/* Whether the plan file fits beside staging memory as it is. */
+static bool plan_fits(const struct ats_device *device, const struct ats_description *description)
+{
+    struct ats_unplaced units;
+    struct ats_error err;
+    size_t bytes = 0;
+    const bool fits =
+        ats_unplaced_list(device, description, true, &units) &&
+        ats_place(units.units, units.n, ats_device_vram_left(device), &device->config->rule,
+                  units.where, &err) &&
+        ats_place_shortfall(units.units, units.n, &device->config->rule, units.where, &bytes) == 0;
+    ats_unplaced_free(&units);
+    return fits;
+}
+
+/* A plan may have been made with less staging memory. */
+static void make_room_for_plan(struct ats_stream *stream, const struct ats_description *description)
+{
+    const struct ats_device *device = stream->device;
+    const unsigned before = device->staging_places;
+    if (!plan_fits(device, description)) {
+        set_staging(stream, description, ATS_STAGING_FEW_PLACES);
+        if (!plan_fits(device, description)) {
+            set_staging(stream, description, before);
+        }
+    }
+}
+
 void ats_decide_homes(struct ats_stream *stream, const struct ats_description *description,
                       const struct ggml_cgraph *cgraph)
 {
@@ -215,6 +262,10 @@ void ats_decide_homes(struct ats_stream *stream, const struct ats_description *d
     }
     device->is_decided = false; /* for this model */
     device->slices = false;
+    if (device->config->rule.kind == ATS_RULE_TABLE && stream->staging.buffer != NULL) {
+        make_room_for_plan(stream, description);
+        return;
+    }
     if (device->config->rule.kind != ATS_RULE_AUTO || device->profile == NULL ||
         stream->staging.buffer == NULL || device->config->experts == ATS_EXPERTS_SLICES) {
         return;
@@ -225,7 +276,7 @@ void ats_decide_homes(struct ats_stream *stream, const struct ats_description *d
     bool good = ats_unplaced_list(device, description, true, &units) ||
                 ats_fail(&err, "out of memory for a placement");
     struct ats_model *model = good ? describe_model(&units, cgraph, &n_ctx, &err) : NULL;
-    good = model != NULL && decide(stream, &units, model, n_ctx, &err);
+    good = model != NULL && decide(stream, description, &units, model, n_ctx, &err);
     ats_model_free(model);
     if (!good) {
         ats_log_warn("%s: placed by the rule fill: %s\n", device->name, err.text);

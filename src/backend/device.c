@@ -3,6 +3,7 @@
 #include "backend/buffer.h"
 #include "backend/stream.h"
 #include "base/parse.h"
+#include "plan/staging.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,6 +259,7 @@ static struct ats_device *create(const struct ats_config *config, ggml_backend_r
         (struct ggml_backend_device){.iface = device_interface, .reg = reg, .context = device};
     device->config = config;
     device->keeps_time = takes_real_time(accel);
+    device->staging_places = ATS_STAGING_PLACES;
     device->rates = ats_plan_rates_assumed;
     device->accel = accel;
     device->cpu = cpu;

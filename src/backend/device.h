@@ -66,6 +66,7 @@ struct ats_device {
     int profile_tries;           /* to get it */
     bool is_decided;             /* it was predicted what is faster for the latest model */
     bool slices;                 /* experts by slice, by that prediction */
+    unsigned staging_places;     /* of staging memory: ATS_STAGING_PLACES or so */
 
     pthread_rwlock_t lock;
     struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */
@@ -79,11 +80,11 @@ struct ats_device {
     double return_wait_us; /* since bringing weights back has failed: 0, or the wait */
     _Atomic double follow_due_us; /* when to look next what is free */
     atomic_bool accel_lost;       /* see loss.h */
-    atomic_llong pass_tokens;     /* of the largest pass that a context has made room for; 0: none */
-    bool told_no_staging;         /* the log has that there is no room for staging memory */
-    bool told_no_slices;          /* the log has that the rule allows no experts by slice */
-    bool told_pageable;           /* the log has that weights cannot be pinned */
-    bool told_cpu_only;           /* the log has the reason why the accelerator is not used */
+    atomic_llong pass_tokens; /* of the largest pass that a context has made room for; 0: none */
+    bool told_no_staging;     /* the log has that there is no room for staging memory */
+    bool told_no_slices;      /* the log has that the rule allows no experts by slice */
+    bool told_pageable;       /* the log has that weights cannot be pinned */
+    bool told_cpu_only;       /* the log has the reason why the accelerator is not used */
     /* counts changes of weights after they were loaded: copies of older bytes are void */
     atomic_ullong weights_generation;
     atomic_ullong epoch; /* counts moves out of VRAM; a graph plan of an older epoch is void */

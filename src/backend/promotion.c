@@ -47,7 +47,7 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
     if (largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }
-    const size_t bytes = ats_staging_size(largest, device->vram_budget);
+    const size_t bytes = ats_staging_size(largest, device->vram_budget, device->staging_places);
     const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
     if (!ats_staging_take(stream, bytes < limit ? bytes : limit) && !device->told_no_staging) {
         device->told_no_staging = true;

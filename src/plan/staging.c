@@ -1,15 +1,14 @@
 #include "plan/staging.h"
 
-size_t ats_staging_size(size_t largest, size_t budget)
+size_t ats_staging_size(size_t largest, size_t budget, unsigned places)
 {
-    enum { WEIGHTS_AT_ONCE = 3, MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64 };
+    enum { MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64 };
     /* without it the ring holds one large weight and a few small ones, and nothing overlaps */
     const size_t enough = (size_t)4 << 20;
     const size_t part = budget / SMALL_PART_OF_BUDGET;
     const size_t between = part < enough ? part : enough;
     const size_t most = budget / MOST_OF_BUDGET;
-    return largest > (most - between) / WEIGHTS_AT_ONCE ? most
-                                                        : WEIGHTS_AT_ONCE * largest + between;
+    return largest > (most - between) / places ? most : places * largest + between;
 }
 
 static bool overlap(const struct ats_staged *a, size_t begin, size_t end)

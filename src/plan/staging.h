@@ -26,10 +26,14 @@ struct ats_staged {
     int32_t after; /* result: weight whose last reader must be done first, or ATS_STAGED_AT_ONCE */
 };
 
-/* How many bytes to set aside: room for three of the largest weight, of which one is read while the
- * next two are copied (gate and up are read together), and for the small ones between them (expert
- * biases); at most a third of the budget. */
-size_t ats_staging_size(size_t largest, size_t budget);
+/* Of the largest weight there is room for so many: one is read while the next two are copied (gate
+ * and up are read together). With room for two copies run less far ahead, and more of the model
+ * stays in VRAM: which is faster is for a prediction to say. */
+enum { ATS_STAGING_PLACES = 3, ATS_STAGING_FEW_PLACES = 2 };
+
+/* How many bytes to set aside: room for `places` of the largest weight and for the small ones
+ * between them (expert biases); at most a third of the budget. */
+size_t ats_staging_size(size_t largest, size_t budget, unsigned places);
 
 /* Gives each of `n` weights a place in an area of `capacity` bytes, at multiples of
  * `alignment`. False if those that one split reads do not fit together with those that

@@ -53,7 +53,8 @@ static bool is_layer_weight(const struct ats_model *m, const struct ats_model_un
     return u->role != ATS_ROLE_EMBEDDING && m->tensors[m->weights[u->first_weight + w]].layer >= 0;
 }
 
-uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute_bytes)
+uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute_bytes,
+                               unsigned places)
 {
     const struct ats_model *m = s->model;
     uint64_t total = compute_bytes;
@@ -67,7 +68,7 @@ uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute
             largest = is_layer_weight(m, u, w) && bytes > largest ? bytes : largest;
         }
     }
-    const uint64_t bytes = ats_staging_size(largest, s->vram_bytes);
+    const uint64_t bytes = ats_staging_size(largest, s->vram_bytes, places);
     const uint64_t left = s->vram_bytes > compute_bytes ? s->vram_bytes - compute_bytes : 0;
     return total <= s->vram_bytes || bytes > left ? 0 : bytes;
 }

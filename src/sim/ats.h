@@ -22,7 +22,8 @@
 
 /* Bytes of staging memory that the backend takes for the setting's model: two of the largest
  * weight of a layer, at most a third of the budget, and none if all fits beside `compute_bytes`. */
-uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *setting, uint64_t compute_bytes);
+uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *setting, uint64_t compute_bytes,
+                               unsigned places);
 
 /* ATS_TRANSFER=serial: copies in order. */
 void ats_sim_schedule_in_order(const struct ats_sim_setting *setting,

@@ -1,5 +1,6 @@
 #include "sim/decide.h"
 
+#include "plan/staging.h"
 #include "sim/ats.h"
 #include "sim/place.h"
 #include "sim/problem.h"
@@ -173,11 +174,18 @@ static void by_slices(struct decider *d)
 
 /* ---- the whole ---- */
 
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
 static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
 {
     const char *none;
     const uint64_t left = ats_sim_reserve(d->setting, d->placement);
-    d->budget = budget < left ? budget : left;
+    const uint64_t own =
+        budget == ATS_BUDGET_OF_SETTING ? left : less(budget, d->placement->staging_bytes);
+    d->budget = own < left ? own : left;
     d->decision->budget = d->budget;
     d->policy = ats_sim_policy_find("ats-async", &none, err);
     if (d->policy == NULL || !ats_sim_listing_make(d->setting, &d->listing)) {
@@ -214,21 +222,60 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
     return true;
 }
 
-bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload *workload,
-                uint64_t budget, struct ats_sim_placement *placement, struct ats_decision *decision,
-                struct ats_error *err)
+/* With staging memory of so many places. */
+static bool decide_with(const struct ats_sim_setting *setting, const struct ats_workload *workload,
+                        uint64_t budget, unsigned places, struct ats_sim_placement *placement,
+                        struct ats_decision *decision, struct ats_error *err)
 {
-    struct ats_decision own;
-    struct decider d = {.setting = setting,
-                        .workload = workload,
-                        .placement = placement,
-                        .decision = decision != NULL ? decision : &own};
-    *d.decision = (struct ats_decision){.n = 0};
+    struct decider d = {
+        .setting = setting, .workload = workload, .placement = placement, .decision = decision};
+    placement->staging_places = places;
+    *decision = (struct ats_decision){.staging_places = places};
     const bool good = decide(&d, budget, err);
     ats_sim_listing_free(&d.listing);
     free(d.where);
     free(d.kept);
     return good;
+}
+
+/* Of what a backend would do. */
+static double session_us(const struct ats_decision *d)
+{
+    const size_t placed = d->keeps_fill ? d->fill : d->chosen;
+    return d->candidates[d->slices_win ? d->n - 1 : placed].prediction.session_us;
+}
+
+bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload *workload,
+                uint64_t budget, struct ats_sim_placement *placement, struct ats_decision *decision,
+                struct ats_error *err)
+{
+    struct ats_decision usual;
+    if (!decide_with(setting, workload, budget, ATS_STAGING_PLACES, placement, &usual, err)) {
+        return false;
+    }
+    if (placement->staging_bytes > 0) {
+        struct ats_decision few;
+        struct ats_sim_placement other;
+        if (!ats_sim_placement_init(setting, &other)) {
+            return ats_fail(err, "out of memory for a placement");
+        }
+        const bool good =
+            decide_with(setting, workload, budget, ATS_STAGING_FEW_PLACES, &other, &few, err);
+        if (good && session_us(&few) * (1 + WORTH_SHARE) < session_us(&usual)) {
+            usual = few;
+            ats_sim_placement_free(placement);
+            *placement = other;
+        } else {
+            ats_sim_placement_free(&other);
+        }
+        if (!good) {
+            return false;
+        }
+    }
+    if (decision != NULL) {
+        *decision = usual;
+    }
+    return true;
 }
 
 /* ---- for a backend ---- */

@@ -71,16 +71,18 @@ struct ats_decision {
     /* what was chosen promises less than 2 % over the rule, which is less than a prediction is
      * worth: a backend keeps the rule */
     bool keeps_fill;
+    unsigned staging_places; /* what staging memory has room for: plan/staging.h */
     bool slices_win; /* experts by slice promise 2 % over that, or over the rule if it is kept */
     struct ats_solution solution; /* of the first proposal, by the solver's own model */
     uint64_t budget;              /* for weights and state */
 };
 
-/* What weights and state may take, when it shall follow from the setting. */
+/* What weights, state and staging memory may take, when it shall follow from the setting. */
 #define ATS_BUDGET_OF_SETTING UINT64_MAX
 
-/* Decides where the setting's model lives. `budget` is for weights and state, at most what the
- * setting leaves for them. `placement` has been initialised; `decision` may be NULL. */
+/* Decides where the setting's model lives, and how large staging memory is. `budget` is for
+ * weights, state and staging memory, at most what the setting leaves for them. `placement` has been
+ * initialised; `decision` may be NULL. */
 bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload *workload,
                 uint64_t budget, struct ats_sim_placement *placement, struct ats_decision *decision,
                 struct ats_error *err);

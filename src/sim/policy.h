@@ -29,15 +29,16 @@ struct ats_sim_setting {
 
 /* What of a model is in VRAM. */
 struct ats_sim_placement {
-    bool *tensor;           /* by tensor of the model */
-    bool *on_both;          /* by tensor: there is a copy in host memory too (ATS) */
-    bool *sliced;           /* by tensor: not as a whole, but single experts (sim/experts.h) */
-    bool *unit_state;       /* by unit: its cache or recurrent state */
-    bool fixed;             /* no weight enters compute buffers */
-    uint64_t staging_bytes; /* ATS's memory for weights that pass through */
-    bool holds;             /* it holds weights from the pass before (ATS) */
-    uint64_t used_bytes;    /* weights, state, compute buffers and staging memory */
-    void *state;            /* of the policy; freed by its `forget` */
+    bool *tensor;            /* by tensor of the model */
+    bool *on_both;           /* by tensor: there is a copy in host memory too (ATS) */
+    bool *sliced;            /* by tensor: not as a whole, but single experts (sim/experts.h) */
+    bool *unit_state;        /* by unit: its cache or recurrent state */
+    bool fixed;              /* no weight enters compute buffers */
+    unsigned staging_places; /* ATS_STAGING_PLACES or so; 0: that */
+    uint64_t staging_bytes;  /* ATS's memory for weights that pass through */
+    bool holds;              /* it holds weights from the pass before (ATS) */
+    uint64_t used_bytes;     /* weights, state, compute buffers and staging memory */
+    void *state;             /* of the policy; freed by its `forget` */
 };
 
 /* Which experts the tokens of a pass use, by layer. */

@@ -25,6 +25,7 @@ static struct {
     size_t shrunk; /* runs whose budget has been lowered */
     size_t sliced; /* of these, with experts by slice */
     size_t solved; /* of these, by a plan that is better than the rule */
+    size_t few;    /* of these, with less staging memory */
 } * shared;
 
 static size_t used_bytes(void)
@@ -66,6 +67,7 @@ static void run_model(const void *argument)
     CHECK(ats != NULL && cpu != NULL, "cannot load");
     compare(ats, cpu, 1);
     shared->decided += scenario_logged("placed for this machine");
+    shared->few += scenario_logged("with less staging memory");
     shared->solved += scenario_logged("placed for this machine: solver");
     shared->sliced += scenario_logged("placed for this machine: slices");
     compare(ats, cpu, 2); /* a second context finds the weights placed */
@@ -157,8 +159,8 @@ static void test_any_budget(void **state)
         }
     }
     /* small budgets leave no room for weights to pass through, and then nothing is predicted */
-    print_message("%zu decided, %zu by the solver, %zu by slice\n", shared->decided, shared->solved,
-                  shared->sliced);
+    print_message("%zu decided, %zu by the solver, %zu by slice, %zu with less staging memory\n",
+                  shared->decided, shared->solved, shared->sliced, shared->few);
     assert_true(is_sanitized() || (shared->decided >= 2ULL * BUDGETS && shared->solved > 0));
 }
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "model/infer.h"
+#include "plan/staging.h"
 #include "seed.h"
 #include "sim/problem.h"
 #include "toy_models.h"
@@ -182,6 +183,7 @@ static double session_of(const struct ats_decision *d, const char *name)
 }
 
 static size_t n_sliced; /* decisions that knew of experts by slice */
+static size_t n_few;    /* with less staging memory */
 
 /* The chosen plan fits, no candidate is predicted to be faster by more than what counts as equal
  * (0.1 %), and it has more splits than the placement by layers only if it is faster. */
@@ -197,6 +199,11 @@ static void check_decision(const struct ats_sim_setting *s, const struct ats_wor
     const struct ats_candidate *chosen = &d->candidates[d->chosen];
     assert_true(p.used_bytes <= s->vram_bytes);
     assert_int_equal(p.used_bytes, chosen->used_bytes);
+    assert_int_equal(p.staging_places, d->staging_places);
+    if (p.staging_places == ATS_STAGING_FEW_PLACES) {
+        assert_true(p.staging_bytes > 0);
+        n_few++;
+    }
     for (size_t i = 0; i < d->n; i++) {
         assert_true(d->candidates[i].used_bytes <= s->vram_bytes);
         if (d->candidates[i].is_sliced) { /* no placement; the last, and only of experts */
@@ -265,6 +272,7 @@ static void test_decisions_on_models(void **state)
     check_model(toy_llama(8, 4096, 14336));
     check_model(two_matrices());
     assert_true(n_sliced > 0);
+    assert_true(n_few > 0);
 }
 
 /* Any machine, any session. */
@@ -424,7 +432,8 @@ static void test_places_by_name(void **state)
     assert_int_equal(where[l.n + 1], ATS_WHERE_VRAM); /* nothing else can */
     assert_int_equal(where[l.n + 2], ATS_WHERE_VRAM); /* with the keys */
     assert_int_equal(where[l.n + 3], ATS_WHERE_BOTH); /* a vector that every layer may read */
-    /* what does not fit any more stays */
+    /* what does not fit any more stays; there is no room for staging memory */
+    s.vram_bytes = s.compute_bytes + 1000;
     assert_true(ats_decide_units(&s, &w, 15, units + l.n, 3, where, &d, &err));
     assert_int_equal(where[1], ATS_WHERE_VRAM);
     assert_int_equal(where[2], ATS_WHERE_HOST);
