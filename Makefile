@@ -111,6 +111,11 @@ bench-predict: build ## `ats simulate` beside the last quick benchmark; ARGS="re
 	@$(environment)
 	python3 bench/compare/predict.py --build $(build) $(ARGS)
 
+.PHONY: bench-published
+bench-published: build ## the last benchmark beside the published evaluation; ARGS="results.json --model-dir ..."
+	@eval "$$(scripts/setup/env.sh)" && \
+	python3 bench/compare/published.py --build $(build) $(ARGS)
+
 .PHONY: bench-pcie
 bench-pcie: build ## what ATS gains by generation of PCIe, predicted for whole models (a minute)
 	@$(environment)

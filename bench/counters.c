@@ -17,6 +17,7 @@ struct source {
     emu_counters_t read;    /* of an emulated device */
     ats_summary_t describe; /* of an ATS device: JSON, to be freed */
     struct ats_emu_counters before;
+    struct ats_emu_counters paused;
     json_t *summary;
 };
 
@@ -136,6 +137,50 @@ json_t *bench_counters_end(struct bench_counters *counters)
         }
     }
     return all;
+}
+
+void bench_counters_pause(struct bench_counters *counters)
+{
+    for (size_t i = 0; i < counters->n; i++) {
+        read_emulated(&counters->sources[i], &counters->sources[i].paused);
+    }
+}
+
+/* What was counted since `from` is as if it had been before `to`. */
+static void skip(struct ats_emu_counters *to, const struct ats_emu_counters *from,
+                 const struct ats_emu_counters *now)
+{
+    to->graphs += now->graphs - from->graphs;
+    to->launches += now->launches - from->launches;
+    to->copies_h2d += now->copies_h2d - from->copies_h2d;
+    to->copies_d2h += now->copies_d2h - from->copies_d2h;
+    to->bytes_h2d += now->bytes_h2d - from->bytes_h2d;
+    to->bytes_d2h += now->bytes_d2h - from->bytes_d2h;
+    to->compute_us += now->compute_us - from->compute_us;
+    to->copy_h2d_us += now->copy_h2d_us - from->copy_h2d_us;
+    to->copy_d2h_us += now->copy_d2h_us - from->copy_d2h_us;
+    to->wall_us += now->wall_us - from->wall_us;
+    to->in_use_us += now->in_use_us - from->in_use_us;
+    to->wait_us += now->wait_us - from->wait_us;
+    to->lag_us += now->lag_us - from->lag_us;
+    to->cpu_us += now->cpu_us - from->cpu_us;
+    to->own_cpu_us += now->own_cpu_us - from->own_cpu_us;
+    to->waits += now->waits - from->waits;
+    to->synchronizations += now->synchronizations - from->synchronizations;
+    to->link_us += now->link_us - from->link_us;
+    to->both_us += now->both_us - from->both_us;
+}
+
+void bench_counters_resume(struct bench_counters *counters)
+{
+    for (size_t i = 0; i < counters->n; i++) {
+        struct source *source = &counters->sources[i];
+        struct ats_emu_counters now;
+        read_emulated(source, &now);
+        if (now.version != 0 && source->paused.version != 0) {
+            skip(&source->before, &source->paused, &now);
+        }
+    }
 }
 
 /* The first device in timed mode; NULL if there is none. */

@@ -18,6 +18,10 @@ void bench_counters_begin(struct bench_counters *counters);
 /* What was counted since: an object with one member per device that counts. Caller owns it. */
 json_t *bench_counters_end(struct bench_counters *counters);
 
+/* What is counted between the two does not count, such as copies that end while the run waits. */
+void bench_counters_pause(struct bench_counters *counters);
+void bench_counters_resume(struct bench_counters *counters);
+
 /* Whether a device is emulated in timed mode. */
 bool bench_counters_are_emulated(const struct bench_counters *counters);
 

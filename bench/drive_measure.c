@@ -88,12 +88,6 @@ static struct bench_lateness lateness_since(const struct drive_run *run, struct 
                                    .used_us = now.used_us - then.used_us};
 }
 
-static void add_lateness(struct bench_lateness *sum, const struct bench_lateness *one)
-{
-    sum->late_us += one->late_us;
-    sum->used_us += one->used_us;
-}
-
 /* Once more if the core was disturbed before or after, or the emulation late; of the attempts, the
  * first in order or else the fastest counts. */
 static void measure_prefill(struct drive_run *run, uint64_t n, uint64_t repetition)
@@ -133,27 +127,39 @@ static void measure_prefill(struct drive_run *run, uint64_t n, uint64_t repetiti
     add_result(run, &best);
 }
 
-/* What of a decode counts. */
-struct counted {
+/* Tokens of a decode. */
+struct tokens {
     uint64_t n;
     double seconds;
     struct bench_lateness lateness;
-    struct bench_lateness all_lateness;
 };
 
-static void finish_decode(struct result *result, const struct counted *counted, uint64_t wanted)
+static void add_token(struct tokens *sum, double seconds, const struct bench_lateness *lateness)
 {
-    const bool enough = 2 * counted->n >= wanted;
-    result->disturbed = 1 - (double)counted->n / (double)result->all_tokens;
-    result->tokens_per_s = enough ? (double)counted->n / counted->seconds
-                                  : (double)result->all_tokens / result->all_seconds;
-    result->lateness = enough ? counted->lateness : counted->all_lateness;
+    sum->n++;
+    sum->seconds += seconds;
+    sum->lateness.late_us += lateness->late_us;
+    sum->lateness.used_us += lateness->used_us;
 }
 
-/* The context holds `depth` tokens. Tokens count before and after which the core was undisturbed
- * and whose emulation was in time, until there are enough of them; at most twice as many are
- * decoded, and if too few count, all do. After a disturbance the run waits, and the next token does
- * not count either: what was under way has had the pause to arrive. */
+static void finish_decode(struct result *result, const struct tokens *counted,
+                          const struct tokens *steady, const struct tokens *all)
+{
+    const struct tokens *shown = 2 * counted->n >= result->n_tokens ? counted
+                                 : steady->n > 0                    ? steady
+                                                                    : all;
+    result->all_tokens = all->n;
+    result->all_seconds = all->seconds;
+    result->disturbed = 1 - (double)counted->n / (double)all->n;
+    result->tokens_per_s = (double)shown->n / shown->seconds;
+    result->lateness = shown->lateness;
+}
+
+/* The context holds `depth` tokens. Tokens count before and after which the core was undisturbed,
+ * until there are enough of them; at most twice as many are decoded, and if too few count, all
+ * do. After a disturbance the run waits, also for the emulation's core, whose disturbance shows in
+ * what it is late. The token behind a wait never counts: what was under way has had the pause to
+ * arrive. */
 static void measure_decode(struct drive_run *run, uint64_t depth, uint64_t repetition)
 {
     const uint64_t n = run->options->n_decode;
@@ -161,36 +167,40 @@ static void measure_decode(struct drive_run *run, uint64_t depth, uint64_t repet
     const uint64_t most = 2 * n < room ? 2 * n : room;
     struct result result = {
         .phase = "decode", .n_tokens = n, .depth = depth, .repetition = repetition};
-    struct counted counted = {0};
+    struct tokens counted = {0};
+    struct tokens steady = {0}; /* those that are not behind a wait */
+    struct tokens all = {0};
     const double waited_s = run->core.waited_s;
-    quiet_core_wait(&run->core, 0);
+    bool behind_wait = quiet_core_wait(&run->core, 0);
     bool good_before = quiet_core_is(&run->core, &result.core);
     bench_counters_begin(run->counters);
-    while (result.all_tokens < most && counted.n < n) {
+    while (all.n < most && counted.n < n) {
         const struct bench_lateness then = bench_counters_lateness(run->counters);
         const double begin = drive_now_s();
-        feed(run, depth + result.all_tokens, depth + result.all_tokens + 1);
+        feed(run, depth + all.n, depth + all.n + 1);
         llama_synchronize(run->context);
         const double seconds = drive_now_s() - begin;
         const struct bench_lateness lateness = lateness_since(run, then);
-        result.all_tokens++;
-        result.all_seconds += seconds;
-        add_lateness(&counted.all_lateness, &lateness);
-        const bool late = is_late(&lateness, seconds);
         const bool good = quiet_core_is(&run->core, &result.core);
-        if (good && good_before && !late) {
-            counted.n++;
-            counted.seconds += seconds;
-            add_lateness(&counted.lateness, &lateness);
+        add_token(&all, seconds, &lateness);
+        if (!behind_wait) {
+            add_token(&steady, seconds, &lateness);
+        }
+        if (!behind_wait && good && good_before) {
+            add_token(&counted, seconds, &lateness);
         }
         good_before = good;
+        behind_wait = false;
+        const bool late = is_late(&lateness, seconds);
         if (!good || late) {
-            good_before = !quiet_core_wait(&run->core, late ? PAUSE_S : 0) && good;
+            bench_counters_pause(run->counters);
+            behind_wait = quiet_core_wait(&run->core, late ? PAUSE_S : 0);
+            bench_counters_resume(run->counters);
         }
     }
     result.counters = bench_counters_end(run->counters);
     result.waited_s = run->core.waited_s - waited_s;
-    finish_decode(&result, &counted, n);
+    finish_decode(&result, &counted, &steady, &all);
     add_result(run, &result);
 }
 

@@ -95,6 +95,9 @@ bool quiet_core_wait(struct quiet_core *core, double least_s)
         waited = now_s() - begin;
     }
     if (n_cores > 1 && waited > 0) {
+        for (size_t c = 0; c < n_cores; c++) { /* patience may have ended at any */
+            at = quiet[c] > quiet[at] ? c : at;
+        }
         take(at, (at + 1) % n_cores);
     }
     core->waited_s += waited;

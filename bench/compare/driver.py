@@ -78,19 +78,20 @@ class Driver:
         environment = dict(os.environ, ATS_RIG_MEASURE="1")
         cores = usable_cores()
         places = [[c] for c in sorted(os.sched_getaffinity(0))] if len(cores) == 1 else [cores]
-        speeds = []
+        speeds = []  # by type of weights
         for attempt in range(MEASURE_ATTEMPTS):
             done = subprocess.run([ats, "rig", "--json", rig], env=environment,
                                   capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
                                   preexec_fn=bound_to(places[attempt % len(places)]))
             if done.returncode != 0:
                 raise Failed(done.stderr.strip())
-            speeds.append(json.loads(done.stdout)["scale"]["host"]["matvec_q4_gbps"])
-            near = [s for s in speeds if s >= SAME_SPEED * max(speeds)]
-            if attempt + 1 >= LEAST_MEASUREMENTS and len(near) > 1 and speeds[-1] in near:
-                self.cpu_speed = max(self.cpu_speed, self._measure_core())
-                return
-        say("this machine's cores are disturbed all the time; the rigs' scale is uncertain")
+            host = json.loads(done.stdout)["scale"]["host"]
+            speeds.append([v for k, v in sorted(host.items()) if k.startswith("matvec_")])
+            if attempt + 1 >= LEAST_MEASUREMENTS and twice_as_fast_as_ever(speeds):
+                break
+        else:
+            say("this machine's cores are disturbed all the time; the rigs' scale is uncertain")
+        self.cpu_speed = max(self.cpu_speed, self._measure_core())
 
     def run(self, machine, arguments, extra_environment=None, round_number=0, only=None):
         """The driver's result; from the cache if this very run was made before. One that is late
@@ -148,6 +149,13 @@ class Driver:
             return json.loads(done.stdout)
         except json.JSONDecodeError as wrong:
             raise Failed(f"{' '.join(command)}\nprinted no JSON: {wrong}") from wrong
+
+
+def twice_as_fast_as_ever(speeds):
+    """Whether the last measurement, and one before it, have all figures near their largest."""
+    largest = [max(column) for column in zip(*speeds)]
+    near = [all(v >= SAME_SPEED * m for v, m in zip(row, largest)) for row in speeds]
+    return near[-1] and sum(near) > 1
 
 
 def disturbed(result):

@@ -17,15 +17,12 @@ import machine
 
 LINKS = {12: "3.0", 24: "4.0", 50: "5.0"}
 RIVALS = ["layers", "moe", "fit"]
+ATS = "ats-auto"  # as it decides by itself
 
 
 def has_experts(model):
     with open(f"models/{model}.json", encoding="utf-8") as f:
         return "experts" in json.load(f)
-
-
-def ats_policy(model):
-    return "ats-experts" if has_experts(model) else "ats-async"
 
 
 def simulate(program, model, policies, pinned):
@@ -59,11 +56,11 @@ def main():
     for model in machine.MODELS:
         rivals = RIVALS if has_experts(model) else [r for r in RIVALS if r != "moe"]
         mapped = simulate(program, model, rivals, False)
-        pinned = simulate(program, model, rivals + [ats_policy(model)], True)
+        pinned = simulate(program, model, rivals + [ATS], True)
         for phase in ("prefill", "decode"):
             cells = []
             for link in LINKS:
-                ats, of_bound = pinned[(link, ats_policy(model), phase)]
+                ats, of_bound = pinned[(link, ATS, phase)]
                 best = max(rates[key][0] for rates in (mapped, pinned) for key in rates
                            if key[0] == link and key[1] in RIVALS and key[2] == phase)
                 layers = mapped[(link, "layers", phase)][0]

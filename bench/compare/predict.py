@@ -21,7 +21,7 @@ import simulator
 import stock
 
 MOST_PERCENT = 10.0
-ATS_POLICIES = {"placement": "ats-placement", "async": "ats-async"}
+ATS_POLICIES = {"placement": "ats-auto-serial", "async": "ats-auto-whole", "dynamic": "ats-auto"}
 
 
 def parse_arguments():
@@ -35,11 +35,9 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def policy_of(system, cell, m):
+def policy_of(system, cell):
     """(policy, whether weights are mapped) of a system in a cell, or None for what the simulator
     does not model."""
-    if system == "dynamic":
-        return "ats-experts" if m.experts else "ats-async", False
     if system in ATS_POLICIES:
         return ATS_POLICIES[system], False
     way = cell["systems"][system].get("way")
@@ -79,7 +77,7 @@ def rows_of(results, arguments, simulated):
                          "folder with --model-dir")
             machines[name] = machine_of(name, path, results, arguments)
         for system, measured in cell["systems"].items():
-            policy = policy_of(system, cell, machines[name])
+            policy = policy_of(system, cell)
             if policy is not None:
                 predicted = simulated.tokens_per_s(machines[name], *policy, cell["phase"],
                                                    measured["scale"])

@@ -87,6 +87,7 @@ def repeat_note(cells):
         pairs = [(abs(a - b) / statistics.mean((a, b)), cell, system)
                  for cell in cells if cell["phase"].startswith(kind)
                  for system, f in cell["systems"].items()
+                 if system != "best" or f["way"] != cell["systems"]["layers"]["way"]
                  for a, b in itertools.combinations(f["samples"], 2)]
         if pairs:
             worst = max(pairs, key=lambda p: p[0])

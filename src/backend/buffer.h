@@ -22,6 +22,7 @@
 #include "plan/placement.h"
 #include "plan/side.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 struct ats_vram_block;
@@ -71,6 +72,9 @@ struct ats_buffer {
     char *mirror_base;
     struct ats_range_map ranges;
     struct ats_range_map scratch;
+
+    atomic_llong
+        pass_tokens; /* of the largest pass that a context of its weights has made room for */
 
     struct ats_buffer *next;
     struct ats_buffer *previous;

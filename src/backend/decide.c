@@ -155,9 +155,13 @@ static struct ats_model *describe_model(const struct ats_unplaced *units,
 /* llama.cpp's defaults, where nothing has told them. */
 enum { UBATCH = 512, BATCH = 2048, CONTEXT = 4096 };
 
-static uint32_t ubatch_of(const struct ats_device *device)
+static uint32_t ubatch_of(const struct ats_unplaced *units)
 {
-    const long long tokens = atomic_load(&device->pass_tokens);
+    long long tokens = 0;
+    for (size_t i = 0; i < units->n; i++) {
+        const long long most = atomic_load(&units->records[i]->buffer->pass_tokens);
+        tokens = most > tokens ? most : tokens;
+    }
     return tokens > 1 && tokens <= UINT32_MAX ? (uint32_t)tokens : UBATCH;
 }
 
@@ -174,17 +178,37 @@ static void say(const struct ats_device *device, const struct ats_decision *deci
         (unsigned)c->prediction.tokens[ATS_PREFILL], 1e6 / c->prediction.us[ATS_DECODE]);
 }
 
-/* Takes staging memory anew, if it is to have room for another number of weights. A stream that has
- * made plans keeps what these use. */
-static void set_staging(struct ats_stream *stream, const struct ats_description *description,
-                        unsigned places)
+/* A stream that has made plans keeps what these use. */
+static bool may_resize(const struct ats_stream *stream)
+{
+    return stream->n_built == 0;
+}
+
+/* Takes staging memory anew, if it is to have room for another number of weights. */
+static bool set_staging(struct ats_stream *stream, const struct ats_description *description,
+                        unsigned places, struct ats_error *err)
 {
     struct ats_device *device = stream->device;
-    if (device->staging_places != places && stream->n_built == 0) {
+    if (device->staging_places != places) {
         device->staging_places = places;
         ats_staging_release(stream);
         ats_promotion_reserve(stream, description);
     }
+    return stream->staging.buffer != NULL ||
+           ats_fail(err, "the accelerator refused staging memory of another size");
+}
+
+/* Sizes that a prediction goes by are estimates. */
+static bool fits_budget(const struct ats_device *device, const struct ats_unplaced *units,
+                        const struct ats_decision *decision, struct ats_error *err)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < units->n; i++) {
+        bytes += units->where[i] != ATS_WHERE_HOST ? units->units[i].bytes : 0;
+    }
+    return decision->slices_win || decision->keeps_fill || bytes <= ats_device_vram_left(device) ||
+           ats_fail(err, "what was decided takes %zu bytes of VRAM, and %zu are left", bytes,
+                    ats_device_vram_left(device));
 }
 
 static bool decide(struct ats_stream *stream, const struct ats_description *description,
@@ -195,7 +219,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
     const struct ats_sim_overheads overheads = ats_sim_overheads_default();
     const struct ats_sim_machine machine = ats_sim_machine_of_profile(device->profile, &overheads);
     const size_t taken = device->vram_used - stream->staging.size;
-    const uint32_t ubatch = ubatch_of(device);
+    const uint32_t ubatch = ubatch_of(units);
     const struct ats_sim_setting setting = {
         .model = model,
         .machine = &machine,
@@ -205,6 +229,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
         .ubatch = ubatch,
         .batch = ubatch > BATCH ? ubatch : BATCH,
         .seed = 1,
+        .staging_places = may_resize(stream) ? 0 : device->staging_places,
     };
     const struct ats_workload workload = device->config->session;
     struct ats_decision decision;
@@ -212,7 +237,10 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
                           units->units, units->n, units->where, &decision, err)) {
         return false;
     }
-    set_staging(stream, description, decision.staging_places);
+    if (!set_staging(stream, description, decision.staging_places, err) ||
+        !fits_budget(device, units, &decision, err)) {
+        return false;
+    }
     device->is_decided = true;
     device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO &&
                      ats_device_can_pin(device);
@@ -244,12 +272,17 @@ static bool plan_fits(const struct ats_device *device, const struct ats_descript
 static void make_room_for_plan(struct ats_stream *stream, const struct ats_description *description)
 {
     const struct ats_device *device = stream->device;
-    const unsigned before = device->staging_places;
-    if (!plan_fits(device, description)) {
-        set_staging(stream, description, ATS_STAGING_FEW_PLACES);
-        if (!plan_fits(device, description)) {
-            set_staging(stream, description, before);
-        }
+    struct ats_error err;
+    if (plan_fits(device, description) || !may_resize(stream) ||
+        device->staging_places == ATS_STAGING_FEW_PLACES) {
+        return;
+    }
+    set_staging(stream, description, ATS_STAGING_FEW_PLACES, &err);
+    if (plan_fits(device, description)) {
+        ats_log_info("%s: less staging memory, as the plan %s needs the VRAM\n", device->name,
+                     device->config->rule.table->source);
+    } else {
+        set_staging(stream, description, ATS_STAGING_PLACES, &err);
     }
 }
 

@@ -157,22 +157,24 @@ static ggml_backend_buffer_t device_buffer_from_host_ptr(ggml_backend_dev_t dev,
 /* A context reserves memory with graphs of its largest pass (llama.cpp's ubatch) before it computes
  * one, and asks for each operator who can do it: nothing else tells a backend how large passes will
  * be. */
-static void note_pass(struct ats_device *device, const struct ggml_tensor *op)
+static void note_pass(const struct ats_device *device, const struct ggml_tensor *op)
 {
     const struct ggml_tensor *weights = op->op == GGML_OP_MUL_MAT ? op->src[0] : NULL;
     if (weights == NULL || weights->buffer == NULL || weights->ne[2] != 1 ||
+        weights->buffer->buft != &device->buffer_type ||
         weights->buffer->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
         return;
     }
-    long long most = atomic_load(&device->pass_tokens);
+    struct ats_buffer *buffer = weights->buffer->context;
+    long long most = atomic_load(&buffer->pass_tokens);
     while (op->ne[1] > most &&
-           !atomic_compare_exchange_weak(&device->pass_tokens, &most, op->ne[1])) {
+           !atomic_compare_exchange_weak(&buffer->pass_tokens, &most, op->ne[1])) {
     }
 }
 
 static bool device_supports_op(ggml_backend_dev_t dev, const struct ggml_tensor *op)
 {
-    struct ats_device *device = ats_device_of(dev);
+    const struct ats_device *device = ats_device_of(dev);
     note_pass(device, op);
     return ggml_backend_dev_supports_op(device->cpu, op) ||
            ggml_backend_dev_supports_op(device->accel, op);

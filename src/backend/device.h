@@ -80,11 +80,10 @@ struct ats_device {
     double return_wait_us; /* since bringing weights back has failed: 0, or the wait */
     _Atomic double follow_due_us; /* when to look next what is free */
     atomic_bool accel_lost;       /* see loss.h */
-    atomic_llong pass_tokens; /* of the largest pass that a context has made room for; 0: none */
-    bool told_no_staging;     /* the log has that there is no room for staging memory */
-    bool told_no_slices;      /* the log has that the rule allows no experts by slice */
-    bool told_pageable;       /* the log has that weights cannot be pinned */
-    bool told_cpu_only;       /* the log has the reason why the accelerator is not used */
+    bool told_no_staging;         /* the log has that there is no room for staging memory */
+    bool told_no_slices;          /* the log has that the rule allows no experts by slice */
+    bool told_pageable;           /* the log has that weights cannot be pinned */
+    bool told_cpu_only;           /* the log has the reason why the accelerator is not used */
     /* counts changes of weights after they were loaded: copies of older bytes are void */
     atomic_ullong weights_generation;
     atomic_ullong epoch; /* counts moves out of VRAM; a graph plan of an older epoch is void */

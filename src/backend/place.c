@@ -272,7 +272,8 @@ static bool settle_places(struct ats_device *device, struct ats_unplaced *batch,
             return true;
         }
         char text[32];
-        device->vram_budget = device->vram_used + t->failed_bytes / 2;
+        const size_t given = device->vram_used + t->failed_bytes / 2;
+        device->vram_budget = given < device->vram_budget ? given : device->vram_budget;
         device->vram_wanted = device->vram_budget;
         give_back(t);
         drop_decision(batch);

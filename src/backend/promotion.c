@@ -23,6 +23,14 @@ static bool can_pass(const struct ats_location *location)
            ats_layer_of(record->as_made.name) >= 0;
 }
 
+static bool take_places(struct ats_stream *stream, size_t largest, unsigned places)
+{
+    const struct ats_device *device = stream->device;
+    const size_t bytes = ats_staging_size(largest, device->vram_budget, places);
+    const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
+    return ats_staging_take(stream, bytes < limit ? bytes : limit);
+}
+
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description)
 {
     struct ats_device *device = stream->device;
@@ -47,9 +55,8 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
     if (largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }
-    const size_t bytes = ats_staging_size(largest, device->vram_budget, device->staging_places);
-    const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
-    if (!ats_staging_take(stream, bytes < limit ? bytes : limit) && !device->told_no_staging) {
+    if (!take_places(stream, largest, device->staging_places) &&
+        !take_places(stream, largest, ATS_STAGING_FEW_PLACES) && !device->told_no_staging) {
         device->told_no_staging = true;
         ats_log_info(
             "%s: no room in VRAM for weights to pass through: all that is not placed there "

@@ -127,10 +127,14 @@ static void sample_cpu(double now_us)
  * one. */
 static void look(double now_us, bool begins_copy)
 {
-    if (begins_copy || ats_timeline_copying(state.timeline)) {
+    const bool copying = begins_copy || ats_timeline_copying(state.timeline);
+    if (copying) {
         sample_cpu(now_us);
     }
     ats_timeline_advance(state.timeline, now_us, state.share_gbps);
+    if (!copying && ats_timeline_copying(state.timeline)) {
+        sample_cpu(now_us); /* one has begun that had to wait for its turn */
+    }
 }
 
 void ats_emu_clock_look(size_t copy_bytes)
@@ -312,8 +316,8 @@ static double reader_nap_us(void)
 
 /* While a copy proceeds the naps are short enough for AHEAD_BYTES to cover them up to some
  * 7 GB/s; what is left at the end is read by whoever waits. */
-/* The emulation's core is the last one, whatever the program is bound to: a benchmark keeps its
- * own threads off it. Where that is not allowed the system chooses. */
+/* The emulation's core is the last one, whatever the program is bound to; a benchmark keeps its own
+ * threads off it, or moves this one too. Where that is not allowed the system chooses. */
 static void take_own_core(void)
 {
     const long n = sysconf(_SC_NPROCESSORS_ONLN);
@@ -402,11 +406,12 @@ static void wait_a_little(double now_us)
 void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
 {
     const double called_us = ats_emu_clock_us();
-    double cpu_us = 0; /* of this thread, at the last count; asking takes 1 us */
+    double cpu_us = 0; /* of this thread, at the last count, or 0; asking takes 1 us */
     double due_us = begin_us;
     bool lasted = false;
     pthread_mutex_lock(&state.lock);
     if (ats_timeline_copying(state.timeline)) {
+        cpu_us = thread_us();
         sample_cpu(called_us); /* how the program has computed beside copies until now */
     }
     for (;;) {
@@ -417,9 +422,9 @@ void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
         }
         /* what is asked here is paid by the wait */
         const bool copying = ats_timeline_copying(state.timeline);
-        if (!lasted || copying) {
+        if (cpu_us <= 0 || copying) {
             const double now_cpu_us = thread_us();
-            state.own_cpu_us += lasted ? now_cpu_us - cpu_us : 0;
+            state.own_cpu_us += cpu_us > 0 ? now_cpu_us - cpu_us : 0;
             cpu_us = now_cpu_us;
         }
         if (copying) {
@@ -431,7 +436,7 @@ void ats_emu_clock_wait(struct ats_ticket ticket, double begin_us)
     const double done_us = ats_emu_clock_us();
     read_due();
     const double end_us = ats_emu_clock_us();
-    state.own_cpu_us += lasted ? thread_us() - cpu_us : end_us - called_us;
+    state.own_cpu_us += cpu_us > 0 ? thread_us() - cpu_us : end_us - called_us;
     struct ats_emu_clock_counters *c = &state.counters;
     c->synchronizations++;
     c->waits += lasted;

@@ -39,7 +39,8 @@ void ats_emu_clock_stop(void);
 double ats_emu_clock_us(void);
 
 /* Moves the timeline on to the present. Commands entered afterwards begin at that time, however
- * long their caller takes to work them out. `copy_bytes`: of a copy that is entered next, or 0. */
+ * long their caller takes to work them out. `copy_bytes`: of a copy that is entered next, or 0
+ * for none, a small one or an unknown one. */
 void ats_emu_clock_look(size_t copy_bytes);
 
 /* Replaces the load of a device of the timeline, from now on: ats_timeline_set_loads. */

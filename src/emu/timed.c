@@ -136,7 +136,7 @@ static void copy_between(struct stream *from, struct stream *to, double bytes)
         .direction = ATS_TO_HOST, .bytes = bytes, .latency_us = latency_us};
     const struct ats_timeline_copy in = {
         .direction = ATS_TO_DEVICE, .bytes = bytes, .latency_us = latency_us};
-    ats_emu_clock_look(0);
+    ats_emu_clock_look((size_t)bytes);
     struct ats_timeline *timeline = ats_emu_clock_lock();
     ats_timeline_wait(timeline, to->id, ats_timeline_copy(timeline, from->id, &out));
     ats_timeline_copy(timeline, to->id, &in);

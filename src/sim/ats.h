@@ -20,7 +20,7 @@
 
 #include "sim/policy.h"
 
-/* Bytes of staging memory that the backend takes for the setting's model: two of the largest
+/* Bytes of staging memory that the backend takes for the setting's model: `places` of the largest
  * weight of a layer, at most a third of the budget, and none if all fits beside `compute_bytes`. */
 uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *setting, uint64_t compute_bytes,
                                unsigned places);

@@ -250,10 +250,12 @@ bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload
                 struct ats_error *err)
 {
     struct ats_decision usual;
-    if (!decide_with(setting, workload, budget, ATS_STAGING_PLACES, placement, &usual, err)) {
+    const unsigned places =
+        setting->staging_places > 0 ? setting->staging_places : ATS_STAGING_PLACES;
+    if (!decide_with(setting, workload, budget, places, placement, &usual, err)) {
         return false;
     }
-    if (placement->staging_bytes > 0) {
+    if (setting->staging_places == 0) {
         struct ats_decision few;
         struct ats_sim_placement other;
         if (!ats_sim_placement_init(setting, &other)) {

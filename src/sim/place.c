@@ -1,4 +1,6 @@
 #include "sim/place.h"
+#include "plan/staging.h"
+#include "sim/experts.h"
 
 #include "base/parse.h"
 #include "plan/placement.h"
@@ -314,6 +316,13 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
         }
     }
     good = good && ats_place(l.units, l.n, (size_t)budget, rule, where, err);
+    size_t short_bytes = 0;
+    if (good && rule->kind == ATS_RULE_TABLE && p->staging_places == 0 &&
+        ats_place_shortfall(l.units, l.n, rule, where, &short_bytes) > 0) {
+        /* as the backend finds out (backend/decide.h) */
+        p->staging_places = ATS_STAGING_FEW_PLACES;
+        good = ats_place(l.units, l.n, (size_t)ats_sim_reserve(s, p), rule, where, err);
+    }
     if (good) {
         ats_sim_listing_apply(s, &l, where, p);
     }
@@ -336,6 +345,36 @@ bool ats_sim_place_solved(const struct ats_sim_setting *s, const char *argument,
     (void)argument;
     const struct ats_workload workload = ats_workload_default();
     return ats_decide(s, &workload, ATS_BUDGET_OF_SETTING, p, NULL, err);
+}
+
+/* What the backend decides, but for experts by slice. */
+static bool place_decided(const struct ats_sim_setting *s, struct ats_sim_placement *p,
+                          bool *slices_win, struct ats_error *err)
+{
+    const struct ats_workload workload = ats_workload_default();
+    const struct ats_rule rule = {.kind = ATS_RULE_FILL};
+    struct ats_decision decision;
+    if (!ats_decide(s, &workload, ATS_BUDGET_OF_SETTING, p, &decision, err)) {
+        return false;
+    }
+    *slices_win = decision.slices_win;
+    return !decision.keeps_fill || place_by_rule(s, &rule, p, err);
+}
+
+bool ats_sim_place_whole(const struct ats_sim_setting *s, const char *argument,
+                         struct ats_sim_placement *p, struct ats_error *err)
+{
+    (void)argument;
+    bool slices_win;
+    return place_decided(s, p, &slices_win, err);
+}
+
+bool ats_sim_place_auto(const struct ats_sim_setting *s, const char *argument,
+                        struct ats_sim_placement *p, struct ats_error *err)
+{
+    bool slices_win;
+    return place_decided(s, p, &slices_win, err) &&
+           (!slices_win || ats_sim_place_slices(s, argument, p, err));
 }
 
 bool ats_sim_place_plan(const struct ats_sim_setting *s, const char *argument,

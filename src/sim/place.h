@@ -38,6 +38,13 @@ bool ats_sim_place_fill(const struct ats_sim_setting *setting, const char *argum
 bool ats_sim_place_solved(const struct ats_sim_setting *setting, const char *argument,
                           struct ats_sim_placement *placement, struct ats_error *err);
 
+/* What the backend decides by itself (sim/decide.h): the same if it promises enough over the rule
+ * `fill`, else that; and `auto` with experts by slice where they win. */
+bool ats_sim_place_whole(const struct ats_sim_setting *setting, const char *argument,
+                         struct ats_sim_placement *placement, struct ats_error *err);
+bool ats_sim_place_auto(const struct ats_sim_setting *setting, const char *argument,
+                        struct ats_sim_placement *placement, struct ats_error *err);
+
 /* A plan file, as ATS_PLAN_OUT writes it. */
 bool ats_sim_place_plan(const struct ats_sim_setting *setting, const char *argument,
                         struct ats_sim_placement *placement, struct ats_error *err);

@@ -16,14 +16,20 @@ static const struct ats_sim_policy policies[] = {
     {"moe", "llama.cpp with the smallest --n-cpu-moe that fits", ats_sim_place_moe,
      ats_sim_schedule_stock, NULL},
     {"fit", "llama.cpp --fit (its default)", ats_sim_place_fit, ats_sim_schedule_stock, NULL},
-    {"ats-placement", "ATS, weights copied in order (ATS_TRANSFER=serial)", ats_sim_place_fill,
+    {"ats-placement", "ATS, the rule fill, weights copied in order", ats_sim_place_fill,
      ats_sim_schedule_in_order, NULL},
-    {"ats-async", "ATS, weights copied ahead (ATS_EXPERTS=whole)", ats_sim_place_fill,
+    {"ats-async", "ATS, the rule fill, weights copied ahead", ats_sim_place_fill,
      ats_sim_schedule_ahead, NULL},
     {"ats-solved", "ATS with the placement that is predicted to be the fastest",
      ats_sim_place_solved, ats_sim_schedule_ahead, NULL},
-    {"ats-experts", "ATS, the same with experts by slice (its default)", ats_sim_place_slices,
+    {"ats-experts", "ATS, the rule fill with experts by slice", ats_sim_place_slices,
      ats_sim_schedule_ahead, ats_sim_forget_slices},
+    {"ats-auto", "ATS as it decides by itself (its default)", ats_sim_place_auto,
+     ats_sim_schedule_ahead, ats_sim_forget_slices},
+    {"ats-auto-whole", "the same with experts by whole layers (ATS_EXPERTS=whole)",
+     ats_sim_place_whole, ats_sim_schedule_ahead, NULL},
+    {"ats-auto-serial", "the same, weights copied in order (ATS_TRANSFER=serial)",
+     ats_sim_place_whole, ats_sim_schedule_in_order, NULL},
     {"plan=", "ATS with a plan file", ats_sim_place_plan, ats_sim_schedule_ahead, NULL},
 };
 
@@ -60,7 +66,8 @@ const struct ats_sim_policy *ats_sim_policy_find(const char *text, const char **
     }
     ats_fail(err,
              "unknown policy '%s'; known are cpu, ngl=N, layers, n-cpu-moe=N, moe, fit, "
-             "ats-placement, ats-async, ats-solved, ats-experts, plan=FILE",
+             "ats-placement, ats-async, ats-solved, ats-experts, ats-auto, ats-auto-whole, "
+             "ats-auto-serial, plan=FILE",
              text);
     return NULL;
 }

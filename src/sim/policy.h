@@ -25,6 +25,8 @@ struct ats_sim_setting {
     uint64_t fit_margin; /* what --fit leaves free */
     bool mmap;           /* weights in the page cache: pageable memory. Else pinned */
     uint64_t seed;       /* of the routing */
+    unsigned staging_places; /* what ATS's staging memory has room for (plan/staging.h); 0: what is
+                              * predicted to be faster */
 };
 
 /* What of a model is in VRAM. */

@@ -100,30 +100,115 @@ static void run_off(const void *argument)
           "a profile was asked for");
 }
 
+/* The plan that is carried out with these settings. */
+static char *plan_of(const char *settings, void (*run)(const void *), const enum model_kind *kind)
+{
+    char path[] = "/tmp/ats-test-plan-XXXXXX";
+    char all[768];
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(all, sizeof(all), "%s ATS_PLAN_OUT=%s", settings, path);
+    assert_true(scenario_run(all, all, run, kind));
+    char *text = calloc(1, 1 << 16);
+    assert_non_null(text);
+    FILE *plan = fopen(path, "r");
+    assert_non_null(plan);
+    assert_true(fread(text, 1, (1 << 16) - 1, plan) > 0);
+    fclose(plan);
+    unlink(path);
+    return text;
+}
+
+static bool same_plan(const char *settings, const char *other, const enum model_kind *kind)
+{
+    char *text[2] = {plan_of(settings, run_with_profile, kind),
+                     plan_of(other, run_with_profile, kind)};
+    const bool same = strcmp(text[0], text[1]) == 0;
+    free(text[0]);
+    free(text[1]);
+    return same;
+}
+
 /* A plan that beats the rule is another one than the rule's. */
 static void check_carried_out(const char *settings, const enum model_kind *kind)
 {
-    static const char *const rules[] = {"auto", "fill"};
-    char *text[2];
-    for (int i = 0; i < 2; i++) {
-        char path[] = "/tmp/ats-test-plan-XXXXXX";
-        char all[512];
-        const int fd = mkstemp(path);
-        assert_true(fd >= 0);
-        snprintf(all, sizeof(all), "%s ATS_PLACEMENT=%s ATS_PLAN_OUT=%s", settings, rules[i], path);
-        assert_true(scenario_run(all, all, run_with_profile, kind));
-        text[i] = calloc(1, 1 << 16);
-        assert_non_null(text[i]);
-        close(fd);
-        FILE *plan = fopen(path, "r");
-        assert_non_null(plan);
-        assert_true(fread(text[i], 1, (1 << 16) - 1, plan) > 0);
-        fclose(plan);
-        unlink(path);
+    char by_rule[512];
+    snprintf(by_rule, sizeof(by_rule), "%s ATS_PLACEMENT=fill", settings);
+    assert_false(same_plan(settings, by_rule, kind));
+}
+
+static void run_plan_of_less_staging(const void *argument)
+{
+    run_with_profile(argument);
+    CHECK(scenario_logged("less staging memory, as the plan"), "the plan has no room");
+    CHECK(!scenario_logged("does not fit the budget"), "the plan does not fit");
+}
+
+/* A plan that was made with less staging memory is followed as it was made. */
+static void check_plan_file(const char *settings, const enum model_kind *kind)
+{
+    char path[] = "/tmp/ats-test-plan-XXXXXX";
+    char all[768];
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    char *made = plan_of(settings, run_with_profile, kind);
+    assert_int_equal(write(fd, made, strlen(made)), strlen(made));
+    close(fd);
+    snprintf(all, sizeof(all), "%s ATS_PLACEMENT=%s", settings, path);
+    char *followed = plan_of(all, run_plan_of_less_staging, kind);
+    assert_string_equal(made, followed);
+    unlink(path);
+    free(made);
+    free(followed);
+}
+
+static void test_less_staging_memory(void **state)
+{
+    (void)state;
+    static const enum model_kind kind = MODEL_LARGE;
+    assert_true(scenario_run("VRAM for all", "", run_off, &kind));
+    const size_t most = shared->used_bytes;
+    size_t n = 0;
+    for (size_t percent = 30; percent < 90 && n < 2; percent += 5) {
+        char settings[256];
+        snprintf(settings, sizeof(settings), "ATS_PROFILE=%s ATS_EXPERTS=whole ATS_VRAM=%zu",
+                 ATS_TEST_MACHINE, most * percent / 100);
+        const size_t few = shared->few;
+        const size_t solved = shared->solved;
+        assert_true(scenario_run(settings, settings, run_with_profile, &kind));
+        if (shared->few > few && shared->solved > solved) {
+            check_plan_file(settings, &kind);
+            n++;
+        }
     }
-    assert_string_not_equal(text[0], text[1]);
-    free(text[0]);
-    free(text[1]);
+    assert_true(n > 0);
+}
+
+/* Prompts and answers do not want the same weights in VRAM. */
+static void test_sessions(void **state)
+{
+    (void)state;
+    static const enum model_kind kinds[] = {MODEL_LARGE, MODEL_WIDE_EXPERTS, MODEL_HYBRID};
+    size_t n = 0;
+    for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && n == 0; k++) {
+        assert_true(scenario_run("VRAM for all", "", run_off, &kinds[k]));
+        const size_t most = shared->used_bytes;
+        for (size_t percent = 20; percent < 95 && n == 0; percent += 5) {
+            char common[256];
+            char prompts[320];
+            char answers[320];
+            snprintf(common, sizeof(common), "ATS_PROFILE=%s ATS_EXPERTS=whole ATS_VRAM=%zu",
+                     ATS_TEST_MACHINE, most * percent / 100);
+            snprintf(prompts, sizeof(prompts), "%s ATS_SESSION=4000:1", common);
+            snprintf(answers, sizeof(answers), "%s ATS_SESSION=16:4000", common);
+            if (!same_plan(prompts, answers, &kinds[k])) {
+                print_message("model %zu with %zu %% of it\n", k, percent);
+                n++;
+            }
+        }
+    }
+    assert_true(n > 0);
 }
 
 static void test_any_budget(void **state)
@@ -222,6 +307,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_budget),
+        cmocka_unit_test(test_less_staging_memory),
+        cmocka_unit_test(test_sessions),
         cmocka_unit_test(test_profiles_that_do_not_serve),
         cmocka_unit_test(test_refused_allocations),
     };
