@@ -162,6 +162,7 @@ static void note_pass(const struct ats_device *device, const struct ggml_tensor 
     const struct ggml_tensor *weights = op->op == GGML_OP_MUL_MAT ? op->src[0] : NULL;
     if (weights == NULL || weights->buffer == NULL || weights->ne[2] != 1 ||
         weights->buffer->buft != &device->buffer_type ||
+        weights->buffer->context == NULL || /* of no bytes, as where llama.cpp tries what fits */
         weights->buffer->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
         return;
     }
