@@ -285,6 +285,11 @@ static void measure_all(struct drive_run *run)
     const struct drive_options *o = run->options;
     feed(run, 0, o->n_ubatch < o->n_ctx ? o->n_ubatch : o->n_ctx - 1); /* warm-up */
     feed(run, o->n_ubatch, o->n_ubatch + 1);
+    /* the first pass of a size takes memory and touches it: 0.1 ms per token on some machines */
+    for (size_t i = 0; i < o->n_prompts; i++) {
+        forget(run);
+        feed(run, 0, o->prompts[i]);
+    }
     for (uint64_t r = 0; r < o->n_repeat; r++) {
         for (size_t i = 0; i < o->n_prompts; i++) {
             if (o->prompts[i] != o->depth || o->n_decode == 0) {
