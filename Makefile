@@ -113,7 +113,7 @@ bench-predict: build ## `ats simulate` beside the last quick benchmark; ARGS="re
 
 .PHONY: bench-published
 bench-published: build ## the last benchmark beside the published evaluation; ARGS="results.json --model-dir ..."
-	@eval "$$(scripts/setup/env.sh)" && \
+	@$(environment)
 	python3 bench/compare/published.py --build $(build) $(ARGS)
 
 .PHONY: bench-pcie

@@ -73,8 +73,8 @@ struct ats_buffer {
     struct ats_range_map ranges;
     struct ats_range_map scratch;
 
-    atomic_llong
-        pass_tokens; /* of the largest pass that a context of its weights has made room for */
+    /* of the largest pass that a context of its weights has made room for; 0: none */
+    atomic_llong pass_tokens;
 
     struct ats_buffer *next;
     struct ats_buffer *previous;

@@ -230,6 +230,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
         .batch = ubatch > BATCH ? ubatch : BATCH,
         .seed = 1,
         .staging_places = may_resize(stream) ? 0 : device->staging_places,
+        .whole_experts = device->config->experts != ATS_EXPERTS_AUTO || !ats_device_can_pin(device),
     };
     const struct ats_workload workload = device->config->session;
     struct ats_decision decision;
@@ -242,8 +243,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
         return false;
     }
     device->is_decided = true;
-    device->slices = decision.slices_win && device->config->experts == ATS_EXPERTS_AUTO &&
-                     ats_device_can_pin(device);
+    device->slices = decision.slices_win;
     const bool by_rule = device->slices || decision.keeps_fill;
     for (size_t i = 0; i < units->n && !by_rule; i++) {
         units->records[i]->is_decided = true;

@@ -168,7 +168,7 @@ static void by_slices(struct decider *d)
     const uint64_t left = ats_sim_reserve(d->setting, d->placement);
     setting.vram_bytes -= left - d->budget; /* what the caller has less of */
     d->decision->n +=
-        setting.model->params.n_experts > 0 &&
+        setting.model->params.n_experts > 0 && !setting.whole_experts &&
         ats_predict_slices(&setting, d->workload, &d->decision->candidates[d->decision->n]);
 }
 

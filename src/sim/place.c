@@ -365,8 +365,10 @@ bool ats_sim_place_whole(const struct ats_sim_setting *s, const char *argument,
                          struct ats_sim_placement *p, struct ats_error *err)
 {
     (void)argument;
+    struct ats_sim_setting setting = *s;
     bool slices_win;
-    return place_decided(s, p, &slices_win, err);
+    setting.whole_experts = true;
+    return place_decided(&setting, p, &slices_win, err);
 }
 
 bool ats_sim_place_auto(const struct ats_sim_setting *s, const char *argument,

@@ -27,6 +27,7 @@ struct ats_sim_setting {
     uint64_t seed;       /* of the routing */
     unsigned staging_places; /* what ATS's staging memory has room for (plan/staging.h); 0: what is
                               * predicted to be faster */
+    bool whole_experts;      /* no experts by slice: they are not asked for, or cannot be */
 };
 
 /* What of a model is in VRAM. */
