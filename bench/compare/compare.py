@@ -25,8 +25,7 @@ LEVELS = {
     "async": {"ATS_EXPERTS": "whole", "ATS_ADAPT": "off"},
     "dynamic": {},  # the default
 }
-# rounds end when all cells' samples agree this well, in percent, but not before so many
-AGREEMENT = 3.0
+# rounds end when all cells' samples agree (report.AGREEMENT), but not before so many
 LEAST_ROUNDS = 2
 
 
@@ -130,7 +129,8 @@ def measure_model(name, arguments, drive):
         measure_round(m, drive, entry, ways, arguments.quick, r)
         cells = report.cells_of({"models": {name: entry}})
         spreads = [f["spread_percent"] for c in cells for f in c["systems"].values()]
-        if r + 1 >= LEAST_ROUNDS and not entry["late"] and max(spreads, default=100) < AGREEMENT / 2:
+        agree = max(spreads, default=100) < 100 * report.AGREEMENT / 2
+        if r + 1 >= LEAST_ROUNDS and not entry["late"] and agree:
             break
     if m.emulated:
         entry["bound"] = bounds(m, arguments, report.cells_of({"models": {name: entry}}))

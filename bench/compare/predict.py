@@ -9,7 +9,6 @@ replaces the figure that the rig was scaled by.
 """
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ import sys
 import compare
 import driver
 import machine
+import report
 import simulator
 import stock
 
@@ -89,11 +89,7 @@ def rows_of(results, arguments, simulated):
 
 def main():
     arguments = parse_arguments()
-    try:
-        with open(arguments.results, encoding="utf-8") as f:
-            results = json.load(f)
-    except (OSError, ValueError) as error:
-        sys.exit(f"predict: {arguments.results}: {error}; `make bench-quick` writes it")
+    results = report.read(arguments.results, "make bench-quick")
     if not results.get("emulated"):
         sys.exit(f"predict: {arguments.results} is of a real device, not of an emulated rig")
     simulated = simulator.Simulator(arguments.build,

@@ -21,6 +21,7 @@ import compare
 import driver
 import machine
 import predict
+import report
 import simulator
 
 PUBLISHED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "published.json")
@@ -117,11 +118,7 @@ def print_shape(rows):
 
 def main():
     arguments = parse_arguments()
-    try:
-        with open(arguments.results, encoding="utf-8") as f:
-            results = json.load(f)
-    except (OSError, ValueError) as error:
-        sys.exit(f"published: {arguments.results}: {error}; `make bench` writes it")
+    results = report.read(arguments.results, "make bench")
     published = published_rates()
     cells = [c for c in results["cells"] if (c["model"], c["phase"]) in published and
              {"dynamic", "layers", "best"} <= set(c["systems"])]

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import statistics
+import sys
 
 import driver
 
@@ -98,6 +99,15 @@ def repeat_note(cells):
                          f"{100 * worst[0]:.1f} % ({worst[1]['model']} {worst[1]['phase']}, "
                          f"{dict(SERIES)[worst[2]]})")
     return lines
+
+
+def read(path, made_by):
+    """The results of a file; ends the process if it is none."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except (OSError, ValueError) as error:
+        sys.exit(f"{path}: {error}; `{made_by}` writes it")
 
 
 def geometric_mean(values):
