@@ -265,9 +265,10 @@ static void supersede(struct ats_buffer *buffer, size_t begin, size_t size)
 }
 
 /* Behind a write: what was copied from the weights before is old. */
-static void note_change(const struct ats_buffer *buffer)
+static void note_change(struct ats_buffer *buffer)
 {
-    if (buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS) {
+    ats_buffer_note_usage(buffer);
+    if (atomic_load(&buffer->is_weights)) {
         buffer->device->weights_generation++;
     }
 }

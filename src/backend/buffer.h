@@ -38,9 +38,7 @@ struct ats_record {
     ats_side_set home; /* where the placement wants it; 0: not placed */
     bool is_decided;   /* the machine's profile has been asked where it should live (decide.h) */
     enum ats_where decided;
-    /* a weight, as of its placement. ggml sets the usage of a buffer without a lock, so it is
-     * read only by graphs that use the buffer. */
-    bool is_weight;
+    bool is_weight;         /* a weight, as of its placement */
     ats_side_set displaced; /* 0, or where it is at home when others need no VRAM (follow.h) */
     bool stuck;             /* it could not be copied out of VRAM when that was needed */
     bool sliced; /* of its experts, single ones are to be in VRAM (experts.h), not the whole */
@@ -75,6 +73,7 @@ struct ats_buffer {
 
     /* of the largest pass that a context of its weights has made room for; 0: none */
     atomic_llong pass_tokens;
+    atomic_bool is_weights; /* as of the last graph that uses it, or write into it */
 
     struct ats_buffer *next;
     struct ats_buffer *previous;
@@ -93,6 +92,13 @@ struct ats_buffer *ats_buffer_of(ggml_backend_buffer_t buffer);
 static inline bool ats_buffer_is_compute(const struct ats_buffer *buffer)
 {
     return buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_COMPUTE;
+}
+
+/* Notes whether it holds weights. ggml sets a buffer's usage without a lock, so only a thread that
+ * uses the buffer may look: for a graph that computes with it, or for a write into it. */
+static inline void ats_buffer_note_usage(struct ats_buffer *buffer)
+{
+    atomic_store(&buffer->is_weights, buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
 }
 
 /* The record that holds the bytes at `offset`, or NULL. */

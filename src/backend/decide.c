@@ -24,8 +24,7 @@ static bool brings_layers(const struct ats_description *d)
 {
     for (size_t r = 0; r < d->graph.n_roots; r++) {
         const struct ats_record *record = d->locations[r].record;
-        if (record != NULL && record->home == 0 &&
-            record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+        if (record != NULL && record->home == 0 && atomic_load(&record->buffer->is_weights) &&
             ats_layer_of(record->as_made.name) >= 0) {
             return true;
         }

@@ -62,6 +62,7 @@ static bool locate(const struct ats_device *device, const struct ats_description
     }
     location->buffer = buffer;
     location->begin = (size_t)((char *)root->data - buffer->base);
+    ats_buffer_note_usage(buffer);
     if (!ats_buffer_is_compute(buffer)) {
         location->record =
             d->only_known ? ats_buffer_known(buffer, root) : ats_buffer_record(buffer, root);

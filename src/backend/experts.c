@@ -39,8 +39,7 @@ static bool add_weight(const struct ats_description *d, const struct ggml_tensor
     const struct ats_location *location = location_of(d, tensor);
     if (location == NULL || location->record == NULL || location->written || !location->host_can ||
         !location->accel_can || tensor->view_src != NULL || tensor->op != GGML_OP_NONE ||
-        location->record->buffer->ggml->usage != GGML_BACKEND_BUFFER_USAGE_WEIGHTS ||
-        *n == ATS_EXPERT_MOST_PARTS) {
+        !atomic_load(&location->record->buffer->is_weights) || *n == ATS_EXPERT_MOST_PARTS) {
         return false;
     }
     list[(*n)++] = location->record;
@@ -197,8 +196,7 @@ static bool brings_something(const struct ats_description *d)
         const struct ats_location *location = &d->locations[r];
         if (location->record != NULL && location->record->home == 0 && !location->is_node &&
             location->first_use != SIZE_MAX &&
-            (location->written ||
-             location->record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS)) {
+            (location->written || atomic_load(&location->record->buffer->is_weights))) {
             return true;
         }
     }

@@ -18,8 +18,8 @@ enum { RANDOM_PIECE = 1000 };
 static bool can_pass(const struct ats_location *location)
 {
     const struct ats_record *record = location->record;
-    return record != NULL && record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
-           !location->written && location->accel_can && location->first_use != SIZE_MAX &&
+    return record != NULL && atomic_load(&record->buffer->is_weights) && !location->written &&
+           location->accel_can && location->first_use != SIZE_MAX &&
            ats_layer_of(record->as_made.name) >= 0;
 }
 

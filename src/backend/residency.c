@@ -87,8 +87,7 @@ static bool take_block(struct ats_device *device, struct ats_record **records, s
     bool all_weights = true;
     for (size_t i = first; i < last; i++) {
         size += ats_vram_bytes(device, &records[i]->as_made);
-        all_weights =
-            all_weights && records[i]->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        all_weights = all_weights && atomic_load(&records[i]->buffer->is_weights);
     }
     struct ats_vram_block *block = calloc(1, sizeof(*block));
     if (block == NULL) {

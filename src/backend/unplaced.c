@@ -39,7 +39,7 @@ static void collect(const struct ats_device *device, const struct ats_descriptio
             continue;
         }
         struct ats_record *record = location->record;
-        record->is_weight = record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        record->is_weight = atomic_load(&record->buffer->is_weights);
         if (!record->is_weight && !location->written) {
             continue;
         }
@@ -78,7 +78,7 @@ static bool can_multiply(ggml_backend_dev_t dev, const struct ats_record *record
 
 bool ats_is_unlayered(const struct ats_record *record)
 {
-    return record->home == 0 && record->buffer->ggml->usage == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
+    return record->home == 0 && atomic_load(&record->buffer->is_weights) &&
            ats_layer_of(record->as_made.name) < 0 && record->as_made.ne[1] > 1;
 }
 

@@ -25,7 +25,9 @@ bool ats_unplaced_make(struct ats_unplaced *unplaced, size_t capacity);
 
 void ats_unplaced_free(struct ats_unplaced *unplaced);
 
-/* Whether the record is a matrix of no layer (an output matrix) that has no home yet. */
+/* Whether the record is a matrix of no layer (an output matrix) that has no home yet. Buffers
+ * that no graph has used and nothing was written into do not count: another thread may be loading
+ * them. */
 bool ats_is_unlayered(const struct ats_record *record);
 
 /* What all of them take in VRAM. */
