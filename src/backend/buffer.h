@@ -46,6 +46,15 @@ struct ats_record {
     struct ggml_tensor accel;     /* its stand-in in VRAM, if block is not NULL */
 };
 
+/* A part of a record's bytes: `n` stretches of `bytes` each, `stride` from one to the next, the
+ * first at `offset`. */
+struct ats_part {
+    size_t offset;
+    size_t bytes;
+    size_t n;
+    size_t stride;
+};
+
 /* A range of a buffer's memory, whole pages where the buffer has them. */
 struct ats_pin {
     char *address;

@@ -100,6 +100,9 @@ static bool read_experts(const char *text, struct ats_config *config, struct ats
     return ats_fail(err, "ATS_EXPERTS=%.200s is none of auto, whole, slices", text);
 }
 
+/* Models of tests have weights of a few KiB. */
+static const struct ats_piece_rule pieces_of_tests = {.most_bytes = 2048, .row_multiple = 8};
+
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one
  * side keeps it there. */
 static enum ats_promotion_kind promotion_of(enum ats_rule_kind rule)
@@ -223,6 +226,8 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     if (promotion != NULL && !read_promotion(promotion, config, err)) {
         return false;
     }
+    config->pieces =
+        config->promotion.kind == ATS_PROMOTE_RANDOM ? pieces_of_tests : ats_piece_rule_default;
     const char *experts = value_of("ATS_EXPERTS");
     if (experts != NULL && !read_experts(experts, config, err)) {
         return false;

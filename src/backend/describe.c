@@ -118,6 +118,7 @@ static void note_use(struct ats_location *location, size_t op_index, ats_side_se
     if (location->first_use == SIZE_MAX) {
         location->first_use = op_index;
     }
+    location->last_use = op_index;
     location->host_can = location->host_can && (supported & ATS_ON(ATS_HOST)) != 0;
     location->accel_can = location->accel_can && (supported & ATS_ON(ATS_ACCEL)) != 0;
 }
@@ -233,6 +234,7 @@ bool ats_describe(struct ats_device *device, const struct ats_plan_rates *rates,
         .locations = calloc(n, sizeof(*out->locations)),
         .entries = calloc(n, sizeof(*out->entries)),
         .rates = rates,
+        .cgraph = cgraph,
         .only_known = only_known,
     };
     if (out->ops == NULL || out->reads == NULL || out->roots == NULL || out->locations == NULL ||

@@ -21,6 +21,7 @@ struct ats_location {
     size_t bytes;
     const struct ggml_tensor *tensor;
     size_t first_use;              /* operator that uses it first */
+    size_t last_use;               /* operator that uses it last */
     size_t last_write;             /* operator that writes it last */
     ggml_backend_buffer_t staging; /* where a promoted root is for this pass, or NULL */
     char *staged;                  /* its address there */
@@ -51,6 +52,7 @@ struct ats_description {
     size_t n_entries;
     size_t n_reads;
     const struct ats_plan_rates *rates; /* borrowed */
+    const struct ggml_cgraph *cgraph;   /* borrowed; its nodes are the operators */
     bool only_known;                    /* no record is made */
     size_t piece; /* promoted weights are copied in pieces of this size; 0: each at once */
 };

@@ -6,15 +6,15 @@
 
 #include <stdlib.h>
 
-/* `n` rows of words. */
-static struct ggml_tensor rows(size_t row_bytes, int64_t n, ggml_backend_buffer_t buffer,
-                               void *data)
+/* `n` rows of words, `stride` from one to the next. */
+static struct ggml_tensor rows(size_t row_bytes, size_t stride, int64_t n,
+                               ggml_backend_buffer_t buffer, void *data)
 {
     return (struct ggml_tensor){
         .type = GGML_TYPE_F32,
         .buffer = buffer,
         .ne = {(int64_t)(row_bytes / sizeof(float)), n, 1, 1},
-        .nb = {sizeof(float), row_bytes, row_bytes * (size_t)n, row_bytes * (size_t)n},
+        .nb = {sizeof(float), stride, stride * (size_t)n, stride * (size_t)n},
         .op = GGML_OP_NONE,
         .data = data,
     };
@@ -45,6 +45,7 @@ static bool make_graph(const struct ats_stream *stream, struct ats_expert_fill *
 struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
                                              const struct ats_partition_costs *costs,
                                              const struct ats_record *weight,
+                                             const struct ats_part *of,
                                              const struct ggml_tensor *accel)
 {
     uint32_t part = 0;
@@ -53,19 +54,28 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
     if (store == NULL || store->slots.part_bytes[part] % sizeof(float) != 0) {
         return NULL;
     }
+    struct ats_part each = *of;
+    if (of->n == 1) { /* all of the weight */
+        each.n = (size_t)store->slots.n_experts;
+        each.bytes = store->slots.part_bytes[part];
+        each.stride = each.bytes;
+    }
+    if (each.bytes % sizeof(float) != 0 || each.offset % sizeof(float) != 0) {
+        return NULL;
+    }
     struct ats_expert_fill *fill = calloc(1, sizeof(*fill));
     if (fill == NULL) {
         return NULL;
     }
-    const size_t bytes = store->slots.part_bytes[part];
     const struct ggml_tensor *slots = &store->in_vram[part];
     fill->store = store;
-    fill->widest_gap = ats_expert_widest_gap(bytes, costs);
+    fill->widest_gap = ats_expert_widest_gap(each.bytes, costs);
     fill->part = part;
-    fill->expert_bytes = bytes;
-    fill->place = rows(bytes, store->slots.n_experts, accel->buffer, accel->data);
+    fill->of = each;
+    fill->place = rows(each.bytes, each.bytes, store->slots.n_experts, accel->buffer, accel->data);
     ats_name_after(&fill->place, &weight->as_made);
-    fill->slots = rows(bytes, store->slots.n_slots, slots->buffer, slots->data);
+    fill->slots = rows(each.bytes, store->slots.part_bytes[part], store->slots.n_slots,
+                       slots->buffer, (char *)slots->data + each.offset);
     if (!make_graph(stream, fill)) {
         ats_expert_fill_free(fill);
         return NULL;
@@ -94,23 +104,37 @@ void ats_expert_fill_begin(struct ats_stream *stream)
     }
 }
 
+/* `n` experts' part of the weight, from `first` on. */
+static size_t copy_experts(const struct ats_expert_fill *fill, const struct ats_record *weight,
+                           struct ggml_tensor *accel, ggml_backend_t backend, int32_t first,
+                           int32_t n)
+{
+    const struct ats_part *of = &fill->of;
+    const char *host =
+        (const char *)ats_record_host(weight) + of->offset + of->stride * (size_t)first;
+    const size_t offset = of->bytes * (size_t)first;
+    const size_t bytes = of->bytes * (size_t)n;
+    if (of->stride == of->bytes) {
+        ggml_backend_tensor_set_async(backend, accel, host, offset, bytes);
+    } else {
+        ggml_backend_tensor_set_2d_async(backend, accel, host, offset, of->bytes, (size_t)n,
+                                         of->bytes, of->stride);
+    }
+    return bytes;
+}
+
 size_t ats_expert_fill_copy(const struct ats_expert_fill *fill, const struct ats_record *weight,
                             struct ggml_tensor *accel, ggml_backend_t backend)
 {
     const struct ats_expert_slots *slots = &fill->store->slots;
-    const char *host = ats_record_host(weight);
-    if (!fill->store->serves) {
-        ggml_backend_tensor_set_async(backend, accel, host, 0, weight->bytes);
-        return weight->bytes;
-    }
     const int32_t gap = fill->widest_gap;
     size_t crossed = 0;
-    int32_t n = 0;
+    int32_t n = slots->n_experts;
+    if (!fill->store->serves) {
+        return copy_experts(fill, weight, accel, backend, 0, n);
+    }
     for (int32_t first = 0; ats_expert_slots_run(slots, gap, &first, &n); first += n) {
-        const size_t offset = fill->expert_bytes * (size_t)first;
-        const size_t bytes = fill->expert_bytes * (size_t)n;
-        ggml_backend_tensor_set_async(backend, accel, host + offset, offset, bytes);
-        crossed += bytes;
+        crossed += copy_experts(fill, weight, accel, backend, first, n);
     }
     return crossed;
 }

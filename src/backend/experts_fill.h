@@ -14,16 +14,17 @@ struct ats_expert_fill {
     struct ggml_tensor result; /* SET_ROWS */
     struct ggml_tensor *node;
     struct ggml_cgraph graph;
-    size_t expert_bytes; /* of the part */
-    int32_t widest_gap;  /* experts that are copied because that is faster than leaving them out */
+    struct ats_part of; /* the weight: the same bytes of each expert */
+    int32_t widest_gap; /* experts that are copied because that is faster than leaving them out */
 };
 
-/* For the weight of a record that is to be copied to `accel` in staging memory. NULL: nothing of it
- * is in slots, the accelerator has no such kernel, or memory is out; then it is copied as a whole.
- * Freed with ats_expert_fill_free. */
+/* For a part of the weight of a record that is to be copied to `accel` in staging memory. NULL:
+ * nothing of it is in slots, the accelerator has no such kernel, or memory is out; then it is
+ * copied as a whole. Freed with ats_expert_fill_free. */
 struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
                                              const struct ats_partition_costs *costs,
                                              const struct ats_record *weight,
+                                             const struct ats_part *of,
                                              const struct ggml_tensor *accel);
 
 void ats_expert_fill_free(struct ats_expert_fill *fill);

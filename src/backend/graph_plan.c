@@ -221,6 +221,23 @@ static bool fill_copies(struct builder *b)
     return true;
 }
 
+/* The weight's bytes, or those of a piece: its rows of each expert. */
+static struct ats_part part_of(const struct builder *b, const struct ats_staged *staged)
+{
+    const struct ats_record *record = b->description.locations[staged->root].record;
+    const struct ats_pieces *pieces = &b->description.roots[staged->root].pieces;
+    const struct ggml_tensor *matrix = &record->as_made;
+    if (pieces->n <= 1) {
+        return (struct ats_part){.bytes = record->bytes, .n = 1};
+    }
+    return (struct ats_part){
+        .offset = (size_t)staged->piece * pieces->rows * matrix->nb[1],
+        .bytes = ats_piece_rows(pieces, (uint64_t)matrix->ne[1], staged->piece) * matrix->nb[1],
+        .n = (size_t)matrix->ne[2],
+        .stride = matrix->nb[2],
+    };
+}
+
 static bool fill_promotions(struct builder *b)
 {
     struct ats_graph_plan *plan = b->plan;
@@ -231,17 +248,21 @@ static bool fill_promotions(struct builder *b)
     for (size_t i = 0; i < b->n_staged; i++) {
         const struct ats_staged *staged = &b->staged[i];
         const struct ats_location *location = &b->description.locations[staged->root];
+        const struct ats_staging_area *area = &b->stream->staging;
         const struct ggml_tensor accel =
-            ats_raw_tensor(location->staging, location->staged, staged->bytes);
+            ats_raw_tensor(area->buffer, area->base + staged->offset, staged->bytes);
+        const struct ats_part part = part_of(b, staged);
         plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){
             .record = location->record,
+            .part = part,
             .accel = accel,
-            .padding = staged->bytes - location->record->bytes,
+            .bytes = part.n * part.bytes,
+            .padding = staged->bytes - part.n * part.bytes,
             /* what stays is copied once, and then found as a whole */
-            .fill =
-                b->description.roots[staged->root].held
-                    ? NULL
-                    : ats_expert_fill_make(b->stream, &b->rates.costs, location->record, &accel),
+            .fill = b->description.roots[staged->root].held
+                        ? NULL
+                        : ats_expert_fill_make(b->stream, &b->rates.costs, location->record, &part,
+                                               &accel),
             .after_split = staged->after == ATS_STAGED_AT_ONCE
                                ? ATS_NO_SPLIT
                                : (int32_t)b->staged[staged->after].last_split,
@@ -276,9 +297,32 @@ static void note_profile(const struct builder *b, const struct ats_split *split,
     for (uint32_t i = 0; i < split->n_ops; i++) {
         const struct ats_op *op = &b->description.ops[split->first_op + i];
         for (int side = 0; side < ATS_SIDES && op->write != ATS_NO_ROOT; side++) {
-            out->profile_us[side] += op->cost_us[side] / (float)drift->side[side];
+            out->profile_us[side] += op->cost_us[side] / (float)drift->side[side] /
+                                     (float)(split->n_pieces > 0 ? split->n_pieces : 1);
         }
     }
+}
+
+/* What the split computes. */
+static bool make_graph(struct builder *b, const struct ats_split *split, struct ggml_cgraph *graph)
+{
+    struct ats_graph_plan *plan = b->plan;
+    if (split->n_pieces > 0) {
+        const struct ats_staging_area *area = &b->stream->staging;
+        struct ats_piece_op *op = &plan->piece_ops[plan->n_piece_ops++];
+        if (!ats_piece_op_make(&b->description, b->staged[split->first_promotion].root,
+                               split->piece, &plan->promotions[split->first_promotion].accel,
+                               area->base + area->ring, op, b->err)) {
+            return false;
+        }
+        *graph = op->graph;
+        return true;
+    }
+    const bool on_accel = split->side == ATS_ACCEL;
+    *graph = ats_graph_slice(on_accel ? &plan->stand_ins.graph : b->cgraph,
+                             on_accel ? plan->stand_ins.nodes : plan->host_nodes, split->first_op,
+                             split->n_ops);
+    return true;
 }
 
 static bool fill_splits(struct builder *b)
@@ -287,7 +331,8 @@ static bool fill_splits(struct builder *b)
     const size_t n_nodes = b->description.graph.n_ops;
     plan->splits = calloc(b->schedule.n_splits + 1, sizeof(*plan->splits));
     plan->host_nodes = calloc(n_nodes + 1, sizeof(struct ggml_tensor *));
-    if (plan->splits == NULL || plan->host_nodes == NULL) {
+    plan->piece_ops = calloc(b->schedule.n_promotions + 1, sizeof(*plan->piece_ops));
+    if (plan->splits == NULL || plan->host_nodes == NULL || plan->piece_ops == NULL) {
         return false;
     }
     memcpy(plan->host_nodes, b->cgraph->nodes, n_nodes * sizeof(struct ggml_tensor *));
@@ -297,14 +342,14 @@ static bool fill_splits(struct builder *b)
         plan->splits[plan->n_splits++] = (struct ats_plan_split){
             .side = split->side,
             .computes = computes(b, split),
-            .graph = ats_graph_slice(on_accel ? &plan->stand_ins.graph : b->cgraph,
-                                     on_accel ? plan->stand_ins.nodes : plan->host_nodes,
-                                     split->first_op, split->n_ops),
             .first_copy = split->first_copy,
             .n_copies = split->n_copies,
             .first_promotion = split->first_promotion,
             .n_promotions = split->n_promotions,
         };
+        if (!make_graph(b, split, &plan->splits[s].graph)) {
+            return false;
+        }
         note_profile(b, split, &plan->splits[s]);
         if (!on_accel && split->n_copies > 0 && !b->beside) {
             ats_landing_open(b->stream);
@@ -373,7 +418,7 @@ static bool fill_plan(struct builder *b)
     }
     if (!fill_externals(b) || !fill_copies(b) || !fill_promotions(b) || !fill_splits(b) ||
         !fill_final_state(b)) {
-        return ats_fail(b->err, "out of memory");
+        return b->err->text[0] == '\0' && ats_fail(b->err, "out of memory");
     }
     ats_promotions_arm(b->stream, b->plan);
     return fill_regions(b);
@@ -540,6 +585,10 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
         ats_expert_fill_free(plan->promotions[i].fill);
     }
     free(plan->promotions);
+    for (size_t i = 0; i < plan->n_piece_ops; i++) {
+        ats_piece_op_free(&plan->piece_ops[i]);
+    }
+    free(plan->piece_ops);
     free(plan->host_nodes);
     free(plan->externals);
     free(plan->copies);

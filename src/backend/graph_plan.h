@@ -7,6 +7,7 @@
 #define ATS_BACKEND_GRAPH_PLAN_H
 
 #include "backend/experts_graph.h"
+#include "backend/pieces.h"
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
 #include "backend/transfer.h"
@@ -70,6 +71,8 @@ struct ats_graph_plan {
     size_t piece;   /* of which they are copied, or 0: each at once */
     bool has_fills; /* of some, a part is in slots (experts_fill.h) */
     uint64_t held;  /* names the promotions if they stay in staging memory; 0: they pass through */
+    struct ats_piece_op *piece_ops; /* of splits that compute a piece */
+    size_t n_piece_ops;
     struct ats_expert_run *regions;
     size_t n_regions;
     struct ats_plan_split *splits;

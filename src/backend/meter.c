@@ -221,7 +221,7 @@ void ats_meter_arrived(struct ats_stream *stream, const struct ats_promotion_ste
         const double from_us = queued ? meter->arrived_us : step->given_us;
         const double from_cpu_us = queued ? meter->arrived_cpu_us : step->given_cpu_us;
         meter->pass.credit_bytes += credit_of(stream, now_us - from_us, cpu_us - from_cpu_us);
-        meter->pass.crossed_bytes += (double)step->record->bytes;
+        meter->pass.crossed_bytes += (double)step->bytes;
     }
     meter->pass.stalled_us += now_us - since_us;
     if (meter->stretch_computes) { /* and waited then, nobody knows from when on */

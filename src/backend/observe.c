@@ -202,6 +202,7 @@ struct rows {
     const char *base;
     const char *name;
     size_t bytes;   /* of each */
+    size_t stride;  /* from one to the next */
     bool by_expert; /* an expert's row has its number, and not its slot's */
 };
 
@@ -216,13 +217,19 @@ static bool find_rows(const struct slots_noted *noted, const struct ggml_tensor 
     const struct ats_expert_fill *fill = noted->fill;
     if (fill != NULL && buffer_of(tensor) == fill->place.buffer &&
         tensor->data == fill->place.data) {
-        *rows = (struct rows){fill->place.data, fill->place.name, fill->expert_bytes, true};
+        *rows =
+            (struct rows){fill->place.data, fill->place.name, fill->of.bytes, fill->of.bytes, true};
+        return true;
+    }
+    if (fill != NULL && tensor == &fill->slots) {
+        *rows = (struct rows){tensor->data, fill->place.name, fill->of.bytes, tensor->nb[1], false};
         return true;
     }
     for (uint32_t p = 0; p < store->slots.n_parts; p++) {
         const struct ggml_tensor *part = &store->in_vram[p];
         if (buffer_of(tensor) == store->buffer && tensor->data == part->data) {
-            *rows = (struct rows){part->data, part->name, store->slots.part_bytes[p], false};
+            *rows = (struct rows){part->data, part->name, store->slots.part_bytes[p],
+                                  store->slots.part_bytes[p], false};
             return true;
         }
     }
@@ -250,7 +257,7 @@ static bool add_rows(const struct observed *o, const struct ats_trace_record *co
         const int32_t slot = noted->slots != NULL ? noted->slots[i] : (int32_t)i;
         const int32_t expert = noted->experts != NULL ? noted->experts[i] : slot;
         const int32_t row = rows.by_expert ? expert : slot;
-        const size_t at = rows.bytes * (size_t)row;
+        const size_t at = rows.stride * (size_t)row;
         if (row >= 0 && expert >= 0 && at >= offset && at + rows.bytes <= offset + size) {
             record.address = (uint64_t)(uintptr_t)rows.base + at;
             record.count = (uint32_t)expert + 1;
@@ -381,6 +388,28 @@ static void tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
         add_rows(o, &record, ATS_TRACE_WRITE, tensor, offset, size);
     }
     original.fn_ggml_backend_tensor_set_async(backend, tensor, data, offset, size);
+    end_given(&record, o);
+}
+
+/* What is put together lies without gaps. */
+static void tensor_set_2d_async(ggml_backend_t backend, struct ggml_tensor *tensor,
+                                const void *data, size_t offset, size_t size, size_t n_copies,
+                                size_t stride_tensor, size_t stride_data)
+{
+    struct observed *o = find(backend);
+    if (o == NULL || size == 0) {
+        original.fn_ggml_backend_tensor_set_2d_async(backend, tensor, data, offset, size, n_copies,
+                                                     stride_tensor, stride_data);
+        return;
+    }
+    struct ats_trace_record record;
+    make_copy(&record, o, ATS_TRACE_TO_DEVICE, tensor, data, offset, size * n_copies);
+    begin(&record, o);
+    if (ats_trace_wants_operands()) {
+        add_rows(o, &record, ATS_TRACE_WRITE, tensor, offset, size * n_copies);
+    }
+    original.fn_ggml_backend_tensor_set_2d_async(backend, tensor, data, offset, size, n_copies,
+                                                 stride_tensor, stride_data);
     end_given(&record, o);
 }
 
@@ -742,6 +771,7 @@ bool ats_observe_start(const struct ats_config *with, struct ats_error *err)
     original = ats_ggml;
     ats_ggml.fn_ggml_backend_graph_compute_async = graph_compute_async;
     ats_ggml.fn_ggml_backend_tensor_set_async = tensor_set_async;
+    ats_ggml.fn_ggml_backend_tensor_set_2d_async = tensor_set_2d_async;
     ats_ggml.fn_ggml_backend_tensor_get_async = tensor_get_async;
     ats_ggml.fn_ggml_backend_synchronize = synchronize;
     ats_ggml.fn_ggml_backend_event_record = event_record;

@@ -1,5 +1,6 @@
 #include "backend/promotion.h"
 
+#include "backend/pieces.h"
 #include "backend/residency.h"
 #include "backend/unplaced.h"
 #include "base/rng.h"
@@ -23,12 +24,49 @@ static bool can_pass(const struct ats_location *location)
            ats_layer_of(record->as_made.name) >= 0;
 }
 
-static bool take_places(struct ats_stream *stream, size_t largest, unsigned places)
+/* What the weights of a model ask of staging memory. */
+struct need {
+    size_t largest; /* of what passes through */
+    size_t scratch;
+};
+
+static bool take_places(struct ats_stream *stream, const struct need *need, unsigned places)
 {
     const struct ats_device *device = stream->device;
-    const size_t bytes = ats_staging_size(largest, device->vram_budget, places);
+    const size_t ring = ats_staging_size(need->largest, device->vram_budget, places);
     const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
-    return ats_staging_take(stream, bytes < limit ? bytes : limit);
+    const size_t alignment = ggml_backend_buft_get_alignment(device->accel_buffer_type);
+    const size_t scratch = need->scratch < limit / 2 ? need->scratch : 0;
+    const size_t most = (limit - scratch) / alignment * alignment;
+    const size_t rounded = (ring + alignment - 1) / alignment * alignment;
+    return ats_staging_take(stream, rounded < most ? rounded : most, scratch);
+}
+
+/* How many tokens the largest pass will have: what a context has made room for, or as this graph.
+ */
+static uint64_t most_tokens(const struct ats_record *weight, uint64_t now)
+{
+    const long long noted = atomic_load(&weight->buffer->pass_tokens);
+    return noted > 0 && (uint64_t)noted > now ? (uint64_t)noted : now;
+}
+
+/* Adds what a root needs. */
+static void add_need(const struct ats_device *device, const struct ats_description *d, size_t root,
+                     struct need *need)
+{
+    const struct ats_record *record = d->locations[root].record;
+    const struct ats_pieces pieces = ats_pieces_of_root(device, d, root);
+    struct ggml_tensor passes = record->as_made;
+    if (pieces.n > 1) {
+        const uint64_t tokens = ats_graph_tokens(d->cgraph);
+        const uint64_t columns = ats_piece_columns(d, root) / (tokens > 0 ? tokens : 1);
+        const size_t scratch =
+            ats_piece_scratch(&pieces, (columns > 0 ? columns : 1) * most_tokens(record, tokens));
+        need->scratch = scratch > need->scratch ? scratch : need->scratch;
+        passes = ats_piece_tensor(&record->as_made, pieces.rows);
+    }
+    const size_t bytes = ats_vram_bytes(device, &passes);
+    need->largest = bytes > need->largest ? bytes : need->largest;
 }
 
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description)
@@ -43,20 +81,19 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
     if (kind != ATS_PROMOTE_ALL && !ats_device_can_pin(device)) {
         return;
     }
-    size_t largest = 0;
+    struct need need = {0};
     for (size_t r = 0; r < description->graph.n_roots; r++) {
         const struct ats_location *location = &description->locations[r];
         if (location->record != NULL && location->record->block == NULL && can_pass(location)) {
-            const size_t bytes = ats_vram_bytes(device, &location->record->as_made);
-            largest = bytes > largest ? bytes : largest;
+            add_need(device, description, r, &need);
         }
     }
     const bool fits = ats_unplaced_bytes(device, description) <= ats_device_vram_left(device);
-    if (largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
+    if (need.largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }
-    if (!take_places(stream, largest, device->staging_places) &&
-        !take_places(stream, largest, ATS_STAGING_FEW_PLACES) && !device->told_no_staging) {
+    if (!take_places(stream, &need, device->staging_places) &&
+        !take_places(stream, &need, ATS_STAGING_FEW_PLACES) && !device->told_no_staging) {
         device->told_no_staging = true;
         ats_log_info(
             "%s: no room in VRAM for weights to pass through: all that is not placed there "
@@ -72,6 +109,34 @@ static bool is_candidate(const struct ats_location *location)
            location->record->valid == ATS_ON(ATS_HOST) && location->record->block == NULL;
 }
 
+/* Cuts the candidates that do not fit in a piece; their products must fit in scratch. */
+static void cut(const struct ats_stream *stream, struct ats_description *description,
+                const bool *candidates)
+{
+    const size_t scratch = stream->staging.size - stream->staging.ring;
+    for (size_t r = 0; r < description->graph.n_roots; r++) {
+        if (!candidates[r]) {
+            continue;
+        }
+        const struct ats_pieces pieces = ats_pieces_of_root(stream->device, description, r);
+        const uint64_t columns = ats_piece_columns(description, r);
+        if (pieces.n > 1 && ats_piece_scratch(&pieces, columns) <= scratch) {
+            const struct ggml_tensor piece =
+                ats_piece_tensor(&description->locations[r].record->as_made, pieces.rows);
+            description->roots[r].pieces = pieces;
+            description->roots[r].piece_bytes = ats_vram_bytes(stream->device, &piece);
+        }
+    }
+}
+
+/* What stays, or crosses beside the CPU, is whole. */
+static void join(struct ats_description *description)
+{
+    for (size_t r = 0; r < description->graph.n_roots; r++) {
+        description->roots[r].pieces.n = 0;
+    }
+}
+
 /* Sets what is promoted; returns how many are. */
 static size_t promote(const struct ats_stream *stream, struct ats_description *description,
                       const bool *candidates, bool *chosen)
@@ -80,7 +145,8 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.copy_latency_us = description->rates->costs.copy_latency_us;
     rule.link_bytes_per_us = description->rates->costs.link_bytes_per_us;
     rule.serial = stream->staging.transfer == NULL;
-    rule.most_bytes = stream->staging.size / 2;
+    rule.most_bytes = stream->staging.ring / 2;
+    cut(stream, description, candidates);
     rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
     ats_promote(&description->graph, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;
@@ -109,7 +175,7 @@ static bool hold(const struct ats_stream *stream, struct ats_description *descri
         }
     }
     if (ok) {
-        ats_hold(weights, n, stream->staging.size, held);
+        ats_hold(weights, n, stream->staging.ring, held);
         n = 0;
         for (size_t r = 0; r < n_roots; r++) {
             chosen[r] = candidates[r] && held[n++];
@@ -127,7 +193,7 @@ static bool prefer_beside(const struct ats_stream *stream, struct ats_descriptio
 {
     bool preferred = false;
     const bool ok =
-        ats_prefer_beside(&description->graph, &description->rates->costs, stream->staging.size,
+        ats_prefer_beside(&description->graph, &description->rates->costs, stream->staging.ring,
                           candidates, chosen, description->roots, &preferred);
     description->piece = preferred ? ATS_BESIDE_CHUNK : 0;
     return ok;
@@ -150,6 +216,7 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
                          ats_toss(rule->seed + stream->n_built, location->record->as_made.name));
     }
     if (ok && promote(stream, description, candidates, chosen) == 0) {
+        join(description);
         ok = hold(stream, description, candidates, chosen);
         if (ok && rule->kind == ATS_PROMOTE_FASTER && stream->staging.transfer != NULL) {
             ok = prefer_beside(stream, description, candidates, chosen);
@@ -170,11 +237,16 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
 }
 
 static struct ats_staged staged_of(const struct ats_stream *stream,
-                                   const struct ats_description *description, uint32_t root)
+                                   const struct ats_description *description, uint32_t root,
+                                   uint32_t piece)
 {
-    const struct ats_record *record = description->locations[root].record;
-    return (struct ats_staged){.root = root,
-                               .bytes = ats_vram_bytes(stream->device, &record->as_made)};
+    const struct ats_pieces *pieces = &description->roots[root].pieces;
+    struct ggml_tensor passes = description->locations[root].record->as_made;
+    if (pieces->n > 1) {
+        passes = ats_piece_tensor(&passes, ats_piece_rows(pieces, (uint64_t)passes.ne[1], piece));
+    }
+    return (struct ats_staged){
+        .root = root, .piece = piece, .bytes = ats_vram_bytes(stream->device, &passes)};
 }
 
 /* The weights that pass through with the splits that read them, or those that stay, which are
@@ -186,7 +258,7 @@ static size_t list_staged(const struct ats_stream *stream,
     size_t n = 0;
     for (; n < schedule->n_promotions; n++) {
         const struct ats_promoted *promoted = &schedule->promotions[n];
-        list[n] = staged_of(stream, description, promoted->root);
+        list[n] = staged_of(stream, description, promoted->root, promoted->piece);
         list[n].first_split = promoted->first_split;
         list[n].last_split = promoted->last_split;
     }
@@ -195,7 +267,7 @@ static size_t list_staged(const struct ats_stream *stream,
     }
     for (uint32_t r = 0; r < description->graph.n_roots; r++) {
         if (description->roots[r].held) {
-            list[n] = staged_of(stream, description, r);
+            list[n] = staged_of(stream, description, r, 0);
             list[n++].last_split = UINT32_MAX;
         }
     }
@@ -206,7 +278,8 @@ bool ats_promotion_stage(struct ats_stream *stream, struct ats_description *desc
                          const struct ats_schedule *schedule, struct ats_staged **staged, size_t *n)
 {
     const struct ats_staging_area *area = &stream->staging;
-    struct ats_staged *list = calloc(description->graph.n_roots + 1, sizeof(*list));
+    struct ats_staged *list =
+        calloc(schedule->n_promotions + description->graph.n_roots + 1, sizeof(*list));
     *staged = NULL;
     *n = 0;
     if (list == NULL) {
@@ -214,12 +287,15 @@ bool ats_promotion_stage(struct ats_stream *stream, struct ats_description *desc
     }
     const size_t n_staged = list_staged(stream, description, schedule, list);
     const size_t alignment = ggml_backend_buft_get_alignment(stream->device->accel_buffer_type);
-    if (!ats_staging_assign(list, n_staged, area->size, alignment)) {
+    if (!ats_staging_assign(list, n_staged, area->ring, alignment)) {
         free(list);
         return false;
     }
     for (size_t i = 0; i < n_staged; i++) {
         struct ats_location *location = &description->locations[list[i].root];
+        if (description->roots[list[i].root].pieces.n > 1) {
+            continue; /* each piece has a place of its own */
+        }
         location->staging = area->buffer;
         location->staged = area->base + list[i].offset;
     }

@@ -77,12 +77,30 @@ bool ats_stand_in_init(struct ggml_tensor *copy, struct ats_error *err)
     return ats_fail(err, "the accelerator could not set up tensor %s", copy->name);
 }
 
+/* Whether the operator runs in pieces (pieces.h). */
+static bool is_cut(const struct maker *m, size_t op)
+{
+    return ats_pieces_read(&m->description->graph, &m->description->ops[op], m->sides[op]) !=
+           ATS_NO_ROOT;
+}
+
 /* Whether the accelerator runs this tensor's operator as it is in this graph. To it, all else
  * is data. */
 static bool runs_here(const struct maker *m, const struct ats_tensor_entry *entry)
 {
     return entry->node >= 0 && m->sides[entry->node] == ATS_ACCEL &&
-           m->description->ops[entry->node].region == 0;
+           m->description->ops[entry->node].region == 0 && !is_cut(m, (size_t)entry->node);
+}
+
+/* The result of an operator that runs in pieces, and what these read besides the weight. */
+static bool make_operands(struct maker *m, const struct ggml_tensor *node)
+{
+    for (int s = 1; s < GGML_MAX_SRC; s++) {
+        if (node->src[s] != NULL && stand_in_of(m, node->src[s]) == NULL) {
+            return false;
+        }
+    }
+    return stand_in_of(m, node) != NULL;
 }
 
 static bool fill_sources(struct maker *m, const struct ggml_tensor *tensor,
@@ -262,6 +280,13 @@ bool ats_stand_ins_make(struct ats_description *description, const struct ggml_c
     struct maker m = {.description = description, .sides = sides, .out = out, .err = err};
     for (size_t i = 0; i < n_nodes; i++) {
         if (sides[i] != ATS_ACCEL || description->ops[i].region != 0) {
+            continue;
+        }
+        if (is_cut(&m, i)) {
+            if (!make_operands(&m, cgraph->nodes[i])) {
+                ats_stand_ins_free(out);
+                return false;
+            }
             continue;
         }
         out->nodes[i] = stand_in_of(&m, cgraph->nodes[i]);

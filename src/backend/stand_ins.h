@@ -14,7 +14,8 @@
 struct ats_stand_ins {
     struct ggml_tensor *tensors;
     size_t n_tensors;
-    struct ggml_tensor **nodes; /* one per node of the graph; NULL: runs on the CPU only */
+    struct ggml_tensor **nodes; /* one per node of the graph; NULL: runs on the CPU only, or in
+                                  pieces */
     struct ggml_cgraph graph;   /* use counts and hash set; its views are run */
 };
 

@@ -32,8 +32,9 @@ static void start_transfer_stream(struct ats_stream *stream)
     ats_observe_transfer(stream, area->transfer);
 }
 
-bool ats_staging_take(struct ats_stream *stream, size_t bytes)
+bool ats_staging_take(struct ats_stream *stream, size_t ring, size_t scratch)
 {
+    const size_t bytes = ring + scratch;
     struct ats_device *device = stream->device;
     struct ats_staging_area *area = &stream->staging;
     if (bytes > ats_device_vram_left(device)) {
@@ -48,6 +49,7 @@ bool ats_staging_take(struct ats_stream *stream, size_t bytes)
     ggml_backend_buffer_set_usage(area->buffer, GGML_BACKEND_BUFFER_USAGE_COMPUTE);
     area->base = ggml_backend_buffer_get_base(area->buffer);
     area->size = bytes;
+    area->ring = ring;
     device->vram_used += bytes;
     ats_observe_staging(stream, true);
     start_transfer_stream(stream);
@@ -76,6 +78,7 @@ void ats_staging_give_up(struct ats_stream *stream)
 {
     stream->device->vram_used -= stream->staging.size;
     stream->staging.size = 0;
+    stream->staging.ring = 0;
     stream->staging.held = 0;
 }
 
@@ -227,13 +230,18 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     struct ats_device *device = stream->device;
     struct ggml_tensor accel = step->accel;
     const char *host = ats_record_host(step->record);
-    const size_t piece = plan->piece != 0 ? plan->piece : step->record->bytes;
+    const struct ats_part *part = &step->part;
+    const size_t piece = plan->piece != 0 ? plan->piece : step->bytes;
     size_t crossed = 0;
     if (step->fill != NULL) {
         crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
+    } else if (part->n > 1) {
+        ggml_backend_tensor_set_2d_async(backend, &accel, host + part->offset, 0, part->bytes,
+                                         part->n, part->bytes, part->stride);
+        crossed = step->bytes;
     }
-    while (step->fill == NULL && crossed < step->record->bytes) {
-        const size_t left = step->record->bytes - crossed;
+    while (step->fill == NULL && crossed < step->bytes) {
+        const size_t left = step->bytes - crossed;
         const size_t n = left < piece ? left : piece;
         ggml_backend_tensor_set_async(backend, &accel, host + crossed, crossed, n);
         crossed += n;
@@ -241,7 +249,7 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     for (size_t done = 0; done < step->padding;) {
         const size_t left = step->padding - done;
         const size_t n = left < sizeof(zeros) ? left : sizeof(zeros);
-        ggml_backend_tensor_set_async(backend, &accel, zeros, step->record->bytes + done, n);
+        ggml_backend_tensor_set_async(backend, &accel, zeros, step->bytes + done, n);
         done += n;
     }
     device->counters.copied_to_accel_bytes += crossed;

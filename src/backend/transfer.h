@@ -21,11 +21,13 @@ struct ats_graph_plan;
 
 enum { ATS_NO_SPLIT = -1 };
 
-/* One weight on its way through staging memory. */
+/* One weight on its way through staging memory, or a piece of it (plan/pieces.h). */
 struct ats_promotion_step {
     struct ats_record *record;    /* borrowed; the plan is void before the record goes */
-    struct ggml_tensor accel;     /* its bytes in staging memory, padding included */
-    size_t padding;               /* bytes behind the weight's own that the accelerator reads too */
+    struct ats_part part;         /* of its bytes: all, or the same of each expert */
+    struct ggml_tensor accel;     /* these in staging memory, one behind the other, and padding */
+    size_t bytes;                 /* of the part */
+    size_t padding;               /* bytes behind them that the accelerator reads too */
     struct ats_expert_fill *fill; /* some of it is in slots (experts_fill.h); or NULL */
     double given_us;              /* when the copy was given to the link, */
     double given_cpu_us;          /* and how long the CPU had computed in the pass by then */
@@ -38,6 +40,7 @@ struct ats_staging_area {
     ggml_backend_buffer_t buffer; /* NULL: not taken */
     char *base;
     size_t size;
+    size_t ring;               /* of it, for weights; behind them is scratch for products */
     ggml_backend_t transfer;   /* the transfer stream, or NULL: copies run in order */
     ggml_backend_event_t free; /* what the compute stream was given before a pass is done */
     uint64_t held;       /* names the weights that the area keeps from pass to pass; 0: none */
@@ -46,9 +49,10 @@ struct ats_staging_area {
     size_t next;         /* promotion of the running pass that is to be copied next */
 };
 
-/* Takes staging memory of `bytes` within the VRAM budget, and starts the transfer stream.
- * Needs the device's write lock. False: there is no room; nothing has changed. */
-bool ats_staging_take(struct ats_stream *stream, size_t bytes);
+/* Takes staging memory of `ring` bytes for weights and `scratch` for products with pieces of them,
+ * within the VRAM budget, and starts the transfer stream. Needs the device's write lock. False:
+ * there is no room; nothing has changed. */
+bool ats_staging_take(struct ats_stream *stream, size_t ring, size_t scratch);
 
 /* Waits for the transfer stream and gives all back. Needs the write lock. */
 void ats_staging_release(struct ats_stream *stream);

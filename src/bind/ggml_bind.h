@@ -62,6 +62,7 @@
     X(ggml_backend_tensor_get)                                                                     \
     X(ggml_backend_tensor_set_async)                                                               \
     X(ggml_backend_tensor_get_async)                                                               \
+    X(ggml_backend_tensor_set_2d_async)                                                            \
     X(ggml_backend_tensor_memset)                                                                  \
     X(ggml_backend_tensor_alloc)                                                                   \
     X(ggml_backend_view_init)                                                                      \
@@ -140,6 +141,8 @@ bool ats_ggml_bind(const void *caller, struct ats_error *err);
 #define ggml_backend_tensor_get(...) ats_ggml.fn_ggml_backend_tensor_get(__VA_ARGS__)
 #define ggml_backend_tensor_set_async(...) ats_ggml.fn_ggml_backend_tensor_set_async(__VA_ARGS__)
 #define ggml_backend_tensor_get_async(...) ats_ggml.fn_ggml_backend_tensor_get_async(__VA_ARGS__)
+#define ggml_backend_tensor_set_2d_async(...)                                                      \
+    ats_ggml.fn_ggml_backend_tensor_set_2d_async(__VA_ARGS__)
 #define ggml_backend_tensor_memset(...) ats_ggml.fn_ggml_backend_tensor_memset(__VA_ARGS__)
 #define ggml_backend_tensor_alloc(...) ats_ggml.fn_ggml_backend_tensor_alloc(__VA_ARGS__)
 #define ggml_backend_view_init(...) ats_ggml.fn_ggml_backend_view_init(__VA_ARGS__)

@@ -6,6 +6,7 @@
 #ifndef ATS_PLAN_GRAPH_DESC_H
 #define ATS_PLAN_GRAPH_DESC_H
 
+#include "plan/pieces.h"
 #include "plan/side.h"
 
 #include <stdbool.h>
@@ -36,6 +37,9 @@ struct ats_root {
      * it is copied for this pass alone (promote.h). Never written. Its home counts as the
      * accelerator's. */
     bool promoted;
+    /* If promoted: how its one reader takes it (pieces.h). It reads one such matrix at most. */
+    struct ats_pieces pieces;
+    size_t piece_bytes; /* of the largest piece in staging memory, if there are several */
     /* The same, but it stays in staging memory from pass to pass (hold.h): nothing to wait for. */
     bool held;
     /* A weight that an operator of a region reads, of which single experts are in VRAM (experts.h).
@@ -43,6 +47,12 @@ struct ats_root {
      * accelerator's. */
     bool sliced;
 };
+
+/* What it takes of staging memory at once. */
+static inline size_t ats_root_staged(const struct ats_root *root)
+{
+    return root->pieces.n > 1 ? root->piece_bytes : root->bytes;
+}
 
 struct ats_graph_desc {
     const struct ats_op *ops;

@@ -48,7 +48,7 @@ void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion 
     const bool waits = rule->kind == ATS_PROMOTE_FASTER && rule->has_cpu_load && !rule->serial &&
                        !streams_all(graph, rule, candidates);
     for (size_t r = 0; r < graph->n_roots; r++) {
-        const bool can = candidates[r] && graph->roots[r].bytes <= rule->most_bytes;
+        const bool can = candidates[r] && ats_root_staged(&graph->roots[r]) <= rule->most_bytes;
         switch (rule->kind) {
         case ATS_PROMOTE_NONE:
             promoted[r] = false;

@@ -35,7 +35,7 @@ struct ats_promotion {
     float copy_latency_us;   /* l */
     float link_bytes_per_us; /* B */
     bool serial;             /* copies and operators run in order */
-    size_t most_bytes;       /* larger weights are not promoted */
+    size_t most_bytes;       /* weights, or pieces, that are larger are not promoted */
     bool has_cpu_load;       /* others slow the CPU down for a while */
 };
 

@@ -75,16 +75,23 @@ static bool is_made_in_region(const struct builder *b, uint32_t first, uint32_t 
     return false;
 }
 
+static void begin_split(struct builder *b, uint32_t index, enum ats_side side)
+{
+    struct ats_schedule *out = b->out;
+    b->split = &out->splits[out->n_splits++];
+    *b->split = (struct ats_split){.side = side,
+                                   .first_op = index,
+                                   .first_copy = (uint32_t)out->n_copies,
+                                   .first_promotion = (uint32_t)out->n_promotions};
+    b->promoted_bytes = 0;
+}
+
 /* A split without operators that brings what the region at `first` reads to the CPU. */
 static void begin_region(struct builder *b, uint32_t first)
 {
     struct ats_schedule *out = b->out;
     const uint32_t region = b->graph->ops[first].region;
-    b->split = &out->splits[out->n_splits++];
-    *b->split = (struct ats_split){.side = ATS_HOST,
-                                   .first_op = first,
-                                   .first_copy = (uint32_t)out->n_copies,
-                                   .first_promotion = (uint32_t)out->n_promotions};
+    begin_split(b, first, ATS_HOST);
     for (uint32_t i = first; i < b->graph->n_ops && b->graph->ops[i].region == region; i++) {
         const struct ats_op *op = &b->graph->ops[i];
         for (uint32_t r = 0; r < op->n_reads; r++) {
@@ -99,10 +106,50 @@ static void begin_region(struct builder *b, uint32_t first)
     }
 }
 
-static void add_op(struct builder *b, uint32_t index, enum ats_side side)
+/* What the operator reads, but for a matrix in pieces, and what it leaves of its result. */
+static void read_all(struct builder *b, const struct ats_op *op, enum ats_side side)
+{
+    for (uint32_t r = 0; r < op->n_reads; r++) {
+        const uint32_t root = b->graph->reads[op->first_read + r];
+        if (is_promoted(b, root, side)) {
+            if (b->graph->roots[root].pieces.n <= 1) {
+                use_promoted(b, root);
+            }
+        } else if (!is_held(b, root, side)) {
+            require(b, root, side);
+        }
+    }
+    if (op->write >= 0 && op->partial_write) {
+        require(b, (uint32_t)op->write, side);
+    }
+}
+
+/* The operator as splits of its own. */
+static void add_pieces(struct builder *b, uint32_t index, uint32_t root)
 {
     const struct ats_op *op = &b->graph->ops[index];
     struct ats_schedule *out = b->out;
+    const uint32_t n = b->graph->roots[root].pieces.n;
+    b->promotion[root] = (int32_t)out->n_promotions;
+    for (uint32_t p = 0; p < n; p++) {
+        begin_split(b, index, ATS_ACCEL);
+        const uint32_t split = (uint32_t)(out->n_splits - 1);
+        out->promotions[out->n_promotions++] = (struct ats_promoted){
+            .root = root, .piece = p, .first_split = split, .last_split = split};
+        b->split->n_ops = 1;
+        b->split->n_promotions = 1;
+        b->split->piece = p;
+        b->split->n_pieces = n;
+        read_all(b, op, ATS_ACCEL);
+    }
+    out->final[op->write] = ATS_ON(ATS_ACCEL);
+    b->split = NULL;
+    b->promoting = false;
+}
+
+static void add_op(struct builder *b, uint32_t index, enum ats_side side)
+{
+    const struct ats_op *op = &b->graph->ops[index];
     if (op->region != b->region) {
         if (op->region != 0) {
             begin_region(b, index);
@@ -110,33 +157,23 @@ static void add_op(struct builder *b, uint32_t index, enum ats_side side)
         b->split = NULL;
         b->region = op->region;
     }
+    const int32_t cut = ats_pieces_read(b->graph, op, side);
+    if (cut != ATS_NO_ROOT) {
+        add_pieces(b, index, (uint32_t)cut);
+        return;
+    }
     const size_t promoted = newly_promoted(b, op, side);
     const bool joins = promoted == 0 ||
                        (b->promoting && b->promoted_bytes + promoted <= b->graph->promoted_at_once);
     if (b->split == NULL || b->split->side != side || !joins) {
-        b->split = &out->splits[out->n_splits++];
-        *b->split = (struct ats_split){.side = side,
-                                       .first_op = index,
-                                       .first_copy = (uint32_t)out->n_copies,
-                                       .first_promotion = (uint32_t)out->n_promotions};
-        b->promoted_bytes = 0;
+        begin_split(b, index, side);
     }
     b->split->n_ops++;
     b->promoted_bytes += promoted;
-    for (uint32_t r = 0; r < op->n_reads; r++) {
-        const uint32_t root = b->graph->reads[op->first_read + r];
-        if (is_promoted(b, root, side)) {
-            use_promoted(b, root);
-        } else if (!is_held(b, root, side)) {
-            require(b, root, side);
-        }
-    }
+    read_all(b, op, side);
     if (op->write >= 0) {
         b->promoting = promoted > 0;
-        if (op->partial_write) {
-            require(b, (uint32_t)op->write, side);
-        }
-        out->final[op->write] = ATS_ON(side);
+        b->out->final[op->write] = ATS_ON(side);
     }
 }
 
@@ -150,13 +187,36 @@ static size_t most_copies(const struct ats_graph_desc *graph)
     return n;
 }
 
+/* Splits and promotions beyond those of whole weights. */
+static size_t more_pieces(const struct ats_graph_desc *graph)
+{
+    size_t n = 0;
+    for (size_t r = 0; r < graph->n_roots; r++) {
+        n += graph->roots[r].promoted ? graph->roots[r].pieces.n : 0;
+    }
+    return n;
+}
+
+int32_t ats_pieces_read(const struct ats_graph_desc *graph, const struct ats_op *op,
+                        enum ats_side side)
+{
+    for (uint32_t r = 0; side == ATS_ACCEL && r < op->n_reads; r++) {
+        const uint32_t root = graph->reads[op->first_read + r];
+        if (graph->roots[root].promoted && graph->roots[root].pieces.n > 1) {
+            return (int32_t)root;
+        }
+    }
+    return ATS_NO_ROOT;
+}
+
 bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side *sides,
                         struct ats_schedule *schedule)
 {
+    const size_t n_more = more_pieces(graph);
     *schedule = (struct ats_schedule){
-        .splits = calloc(2 * graph->n_ops + 1, sizeof(*schedule->splits)),
+        .splits = calloc(2 * graph->n_ops + n_more + 1, sizeof(*schedule->splits)),
         .copies = calloc(most_copies(graph) + 1, sizeof(*schedule->copies)),
-        .promotions = calloc(graph->n_roots + 1, sizeof(*schedule->promotions)),
+        .promotions = calloc(graph->n_roots + n_more + 1, sizeof(*schedule->promotions)),
         .needs = calloc(graph->n_roots + 1, sizeof(*schedule->needs)),
         .final = calloc(graph->n_roots + 1, sizeof(*schedule->final)),
         .copied = calloc(graph->n_roots + 1, sizeof(*schedule->copied)),

@@ -13,6 +13,9 @@
  * wait there for the copy, unless the operator before it did so too (gate and up of one
  * block) and both fit.
  *
+ * An operator whose matrix comes in pieces is as many splits of its own, each of which computes its
+ * rows: they have the operator in common.
+ *
  * A region (graph_desc.h) is a split of its own. If the CPU lacks what it reads, a split of the CPU
  * without operators comes before it, which has the copies.
  *
@@ -35,11 +38,14 @@ struct ats_split {
     uint32_t n_copies;
     uint32_t first_promotion; /* schedule->promotions[...]: read here for the first time */
     uint32_t n_promotions;
+    uint32_t piece;    /* of the promoted matrix that its one operator reads in pieces */
+    uint32_t n_pieces; /* 0: none is */
 };
 
 /* A promoted weight, in the order of first reading. */
 struct ats_promoted {
     uint32_t root;
+    uint32_t piece; /* of root->pieces, if there are several: each has an entry */
     uint32_t first_split;
     uint32_t last_split;
 };
@@ -55,6 +61,10 @@ struct ats_schedule {
     ats_side_set *final;  /* per root: sides on which it is valid at the end; 0: never written */
     ats_side_set *copied; /* per root: sides that it was copied to within the graph */
 };
+
+/* The root that the operator reads in pieces if it is on that side, or ATS_NO_ROOT. */
+int32_t ats_pieces_read(const struct ats_graph_desc *graph, const struct ats_op *op,
+                        enum ats_side side);
 
 /* Builds the schedule; free it with ats_schedule_free. False: out of memory. */
 bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side *sides,

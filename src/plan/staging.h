@@ -21,9 +21,10 @@ struct ats_staged {
     size_t bytes;
     uint32_t first_split; /* that reads it; ascending from one weight to the next */
     uint32_t last_split;
-    size_t offset; /* result: place in the area */
-    uint32_t root; /* of the graph; for the caller */
-    int32_t after; /* result: weight whose last reader must be done first, or ATS_STAGED_AT_ONCE */
+    size_t offset;  /* result: place in the area */
+    uint32_t root;  /* of the graph; for the caller */
+    uint32_t piece; /* of it, likewise */
+    int32_t after;  /* result: weight whose last reader must be done first, or ATS_STAGED_AT_ONCE */
 };
 
 /* Of the largest weight there is room for so many: one is read while the next two are copied (gate

@@ -10,6 +10,7 @@
 #include "sim/experts.h"
 #include "sim/graph.h"
 #include "sim/op_time.h"
+#include "sim/pieces.h"
 
 #include <stdlib.h>
 
@@ -53,24 +54,34 @@ static bool is_layer_weight(const struct ats_model *m, const struct ats_model_un
     return u->role != ATS_ROLE_EMBEDDING && m->tensors[m->weights[u->first_weight + w]].layer >= 0;
 }
 
-uint64_t ats_sim_staging_bytes(const struct ats_sim_setting *s, uint64_t compute_bytes,
-                               unsigned places)
+void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_bytes,
+                             unsigned places, struct ats_sim_placement *p)
 {
     const struct ats_model *m = s->model;
     uint64_t total = compute_bytes;
     uint64_t largest = 0;
+    uint64_t scratch = 0;
     for (size_t i = 0; i < m->n_units; i++) {
         const struct ats_model_unit *u = &m->units[i];
         total += ats_model_state_bytes(u, s->n_ctx, s->ubatch);
         for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
-            const uint64_t bytes = m->tensors[m->weights[u->first_weight + w]].bytes;
-            total += bytes;
-            largest = is_layer_weight(m, u, w) && bytes > largest ? bytes : largest;
+            const int32_t t = m->weights[u->first_weight + w];
+            uint64_t bytes = 0;
+            const struct ats_pieces pieces = ats_sim_pieces_of(m, u, t, &bytes);
+            total += m->tensors[t].bytes;
+            if (is_layer_weight(m, u, w)) {
+                const uint64_t products =
+                    ats_piece_scratch(&pieces, (uint64_t)u->n_used * s->ubatch);
+                largest = bytes > largest ? bytes : largest;
+                scratch = products > scratch ? products : scratch;
+            }
         }
     }
-    const uint64_t bytes = ats_staging_size(largest, s->vram_bytes, places);
+    const uint64_t ring = ats_staging_size(largest, s->vram_bytes, places);
     const uint64_t left = s->vram_bytes > compute_bytes ? s->vram_bytes - compute_bytes : 0;
-    return total <= s->vram_bytes || bytes > left ? 0 : bytes;
+    const bool takes = total > s->vram_bytes && ring + scratch <= left;
+    p->staging_bytes = takes ? ring + scratch : 0;
+    p->scratch_bytes = takes ? scratch : 0;
 }
 
 /* ---- what is decided ---- */
@@ -88,6 +99,33 @@ static void find_candidates(const struct emitter *e, bool *candidates)
     }
 }
 
+static size_t ring_bytes(const struct emitter *e)
+{
+    return (size_t)(e->placement->staging_bytes - e->placement->scratch_bytes);
+}
+
+/* Matrices of experts that do not fit in a piece pass in several, if they pass. */
+static void cut(struct emitter *e)
+{
+    const struct ats_model *m = e->setting->model;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const struct ats_model_unit *u = &m->units[i];
+        for (uint32_t w = 0; w < u->n_weights; w++) {
+            uint64_t bytes = 0;
+            const int32_t t = m->weights[u->first_weight + w];
+            e->graph.roots[t].pieces = ats_sim_pieces_of(m, u, t, &bytes);
+            e->graph.roots[t].piece_bytes = (size_t)bytes;
+        }
+    }
+}
+
+static void join(struct emitter *e)
+{
+    for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
+        e->graph.roots[r].pieces.n = 0;
+    }
+}
+
 static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
 {
     const struct ats_partition_costs *costs = &e->rates.costs;
@@ -95,8 +133,9 @@ static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
                                        .copy_latency_us = costs->copy_latency_us,
                                        .link_bytes_per_us = costs->link_bytes_per_us,
                                        .serial = !e->ahead,
-                                       .most_bytes = (size_t)(e->placement->staging_bytes / 2)};
+                                       .most_bytes = ring_bytes(e) / 2};
     size_t n = 0;
+    cut(e);
     ats_promote(&e->graph.desc, &rule, candidates, chosen);
     e->graph.desc.promoted_at_once = rule.most_bytes;
     for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
@@ -120,7 +159,7 @@ static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
         }
     }
     if (good) {
-        ats_hold(weights, n, (size_t)e->placement->staging_bytes, held);
+        ats_hold(weights, n, ring_bytes(e), held);
         n = 0;
         for (size_t i = 0; i < m->n_weights; i++) {
             const int32_t t = m->weights[i];
@@ -135,9 +174,8 @@ static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
 
 static bool prefer_beside(struct emitter *e, const bool *candidates, bool *chosen)
 {
-    const bool good =
-        ats_prefer_beside(&e->graph.desc, &e->rates.costs, (size_t)e->placement->staging_bytes,
-                          candidates, chosen, e->graph.roots, &e->beside);
+    const bool good = ats_prefer_beside(&e->graph.desc, &e->rates.costs, ring_bytes(e), candidates,
+                                        chosen, e->graph.roots, &e->beside);
     e->holds = !e->beside;
     return good;
 }
@@ -154,6 +192,9 @@ static bool choose_weights(struct emitter *e)
     if (good) {
         find_candidates(e, candidates);
         e->holds = promote(e, candidates, chosen) == 0;
+        if (e->holds) {
+            join(e);
+        }
         good = !e->holds || hold(e, candidates, chosen);
         good = good && (!e->holds || !e->ahead || prefer_beside(e, candidates, chosen));
     }
@@ -167,18 +208,30 @@ static bool choose_weights(struct emitter *e)
     return good;
 }
 
+static size_t bytes_of(const struct emitter *e, const struct ats_promoted *p)
+{
+    const struct ats_root *root = &e->graph.roots[p->root];
+    if (root->pieces.n <= 1) {
+        return root->bytes;
+    }
+    const uint64_t rows = e->setting->model->tensors[p->root].ne[1];
+    return root->bytes / rows * ats_piece_rows(&root->pieces, rows, p->piece);
+}
+
 /* Places in staging memory, for promoted weights or else for held ones. */
 static bool stage(struct emitter *e)
 {
-    e->staged = calloc(e->graph.desc.n_roots + 1, sizeof(*e->staged));
-    e->arrived = calloc(e->graph.desc.n_roots + 1, sizeof(*e->arrived));
+    const size_t most = e->schedule.n_promotions + e->graph.desc.n_roots + 1;
+    e->staged = calloc(most, sizeof(*e->staged));
+    e->arrived = calloc(most, sizeof(*e->arrived));
     if (e->staged == NULL || e->arrived == NULL) {
         return false;
     }
     for (size_t i = 0; i < e->schedule.n_promotions; i++) {
         const struct ats_promoted *p = &e->schedule.promotions[i];
         e->staged[e->n_staged++] = (struct ats_staged){.root = p->root,
-                                                       .bytes = e->graph.roots[p->root].bytes,
+                                                       .piece = p->piece,
+                                                       .bytes = bytes_of(e, p),
                                                        .first_split = p->first_split,
                                                        .last_split = p->last_split};
     }
@@ -188,8 +241,7 @@ static bool stage(struct emitter *e)
                 .root = r, .bytes = e->graph.roots[r].bytes, .last_split = UINT32_MAX};
         }
     }
-    return ats_staging_assign(e->staged, e->n_staged, (size_t)e->placement->staging_bytes,
-                              STAGING_ALIGNMENT);
+    return ats_staging_assign(e->staged, e->n_staged, ring_bytes(e), STAGING_ALIGNMENT);
 }
 
 static bool decide(struct emitter *e)
@@ -200,10 +252,13 @@ static bool decide(struct emitter *e)
     }
     ats_sim_experts_mark(e->setting, e->placement, e->pass, &e->graph);
     e->sides = calloc(e->graph.desc.n_ops + 1, sizeof(*e->sides));
-    e->done = calloc(2 * e->graph.desc.n_ops + 1, sizeof(*e->done));
-    return e->sides != NULL && e->done != NULL && choose_weights(e) &&
-           ats_choose_sides(&e->graph.desc, &rule, &e->rates.costs, 0, e->sides) &&
-           ats_schedule_build(&e->graph.desc, e->sides, &e->schedule) && stage(e);
+    if (e->sides == NULL || !choose_weights(e) ||
+        !ats_choose_sides(&e->graph.desc, &rule, &e->rates.costs, 0, e->sides) ||
+        !ats_schedule_build(&e->graph.desc, e->sides, &e->schedule)) {
+        return false;
+    }
+    e->done = calloc(e->schedule.n_splits + 1, sizeof(*e->done));
+    return e->done != NULL && stage(e);
 }
 
 /* ---- actions ---- */
@@ -292,8 +347,8 @@ static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
         done += bytes;
     }
     int32_t n = 0;
+    const size_t bytes = slots != NULL ? staged->bytes / (size_t)slots->n_experts : 0;
     for (int32_t first = 0; slots != NULL; first += n) {
-        const size_t bytes = slots->part_bytes[part];
         if (!ats_expert_slots_run(slots, ats_expert_widest_gap(bytes, &e->rates.costs), &first,
                                   &n)) {
             break;
@@ -359,7 +414,8 @@ static void scatter(struct emitter *e, const struct ats_staged *staged)
     const struct ats_expert_slots *slots =
         ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
     if (slots != NULL) {
-        move(e, 2.0 * (double)slots->part_bytes[part] * slots->n_slots, ATS_SIM_COMPUTE_STREAM);
+        const double bytes = (double)staged->bytes / slots->n_experts;
+        move(e, 2.0 * bytes * slots->n_slots, ATS_SIM_COMPUTE_STREAM);
     }
 }
 
@@ -373,6 +429,25 @@ static void await_promotions(struct emitter *e, const struct ats_split *split)
             wait_on(e, ATS_SIM_COMPUTE_STREAM, e->arrived[i]);
         }
         scatter(e, &e->staged[i]);
+    }
+}
+
+/* Some rows of a product with experts, made in scratch and copied to where they belong. */
+static void compute_piece(struct emitter *e, const struct ats_split *split)
+{
+    const struct ats_model *m = e->setting->model;
+    const struct ats_sim_graph_op *source = &e->graph.sources[split->first_op];
+    const struct ats_model_unit *unit = &m->units[source->unit];
+    const uint32_t root = e->schedule.promotions[split->first_promotion].root;
+    const uint32_t rows =
+        ats_piece_rows(&e->graph.roots[root].pieces, m->tensors[root].ne[1], split->piece);
+    struct ats_sim_action action;
+    e->unit = (int32_t)source->unit;
+    if (ats_sim_rows_action(e->setting, unit, &m->ops[source->op], e->pass, e->routing, rows,
+                            &action)) {
+        const double values = (double)rows * unit->n_used * ats_model_rows(unit, e->pass);
+        add(e, action);
+        move(e, 2.0 * sizeof(float) * values, ATS_SIM_COMPUTE_STREAM);
     }
 }
 
@@ -463,6 +538,8 @@ static void emit_split(struct emitter *e, size_t index)
     await_promotions(e, split);
     if (split->n_ops > 0 && e->graph.ops[split->first_op].region != 0) {
         emit_region(e, split);
+    } else if (split->n_pieces > 0) {
+        compute_piece(e, split);
     } else {
         compute(e, split);
     }

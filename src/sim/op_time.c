@@ -31,6 +31,12 @@ static bool make_action(const struct ats_sim_setting *setting, const struct ats_
     return true;
 }
 
+static double distinct_experts(const struct ats_sim_routing *routing,
+                               const struct ats_model_unit *unit)
+{
+    return routing->distinct[unit->layer < 0 ? 0 : unit->layer];
+}
+
 bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
                        const struct ats_model_op *op, const struct ats_model_pass *pass,
                        const struct ats_sim_routing *routing, enum ats_side side,
@@ -39,10 +45,24 @@ bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_m
     struct ats_op_shape shape = ats_model_shape(setting->model, unit, op, pass);
     double read = shape.weight_bytes;
     if (op->kind == ATS_COST_EXPERTS) {
-        shape.n_distinct = routing->distinct[unit->layer < 0 ? 0 : unit->layer];
+        shape.n_distinct = distinct_experts(routing, unit);
         read *= shape.n_distinct;
     }
     return make_action(setting, op, &shape, read, side, action);
+}
+
+bool ats_sim_rows_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
+                         const struct ats_model_op *op, const struct ats_model_pass *pass,
+                         const struct ats_sim_routing *routing, uint32_t n_rows,
+                         struct ats_sim_action *action)
+{
+    struct ats_op_shape shape = ats_model_shape(setting->model, unit, op, pass);
+    const double share = n_rows / shape.m;
+    shape.m = n_rows;
+    shape.weight_bytes *= share;
+    shape.io_bytes *= share;
+    shape.n_distinct = distinct_experts(routing, unit);
+    return make_action(setting, op, &shape, 0, ATS_ACCEL, action);
 }
 
 bool ats_sim_columns_action(const struct ats_sim_setting *setting,

@@ -16,6 +16,12 @@ bool ats_sim_op_action(const struct ats_sim_setting *setting, const struct ats_m
                        const struct ats_sim_routing *routing, enum ats_side side,
                        struct ats_sim_action *action);
 
+/* The same for so many rows of a matrix of experts. */
+bool ats_sim_rows_action(const struct ats_sim_setting *setting, const struct ats_model_unit *unit,
+                         const struct ats_model_op *op, const struct ats_model_pass *pass,
+                         const struct ats_sim_routing *routing, uint32_t n_rows,
+                         struct ats_sim_action *action);
+
 /* The same for `n_columns` of the experts that a single token uses, all of them different; for
  * operators of experts and between them. */
 bool ats_sim_columns_action(const struct ats_sim_setting *setting,

@@ -38,7 +38,8 @@ struct ats_sim_placement {
     bool *unit_state;        /* by unit: its cache or recurrent state */
     bool fixed;              /* no weight enters compute buffers */
     unsigned staging_places; /* ATS_STAGING_PLACES or so; 0: that */
-    uint64_t staging_bytes;  /* ATS's memory for weights that pass through */
+    uint64_t staging_bytes;  /* ATS's memory for weights that pass through, */
+    uint64_t scratch_bytes;  /* and of it, for products with pieces of them (plan/pieces.h) */
     bool holds;              /* it holds weights from the pass before (ATS) */
     uint64_t used_bytes;     /* weights, state, compute buffers and staging memory */
     void *state;             /* of the policy; freed by its `forget` */

@@ -1,6 +1,7 @@
 #include "sim/problem.h"
 
 #include "sim/op_time.h"
+#include "sim/pieces.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ struct maker {
     const struct ats_model *model;
     struct ats_model_pass passes[ATS_PHASES];
     struct ats_sim_routing routing[ATS_PHASES];
-    uint64_t most_streamed;      /* bytes of one weight */
+    uint64_t most_streamed;      /* bytes of a weight or piece */
     bool was_on_cpu[ATS_PHASES]; /* the unit before is computed by the CPU if it is on the host */
 };
 
@@ -69,9 +70,11 @@ static double stream_us(const struct maker *k, const struct ats_model_unit *u)
 {
     double us = 0;
     for (uint32_t w = 0; w < u->n_weights; w++) {
-        const struct ats_model_tensor *t =
-            &k->model->tensors[k->model->weights[u->first_weight + w]];
-        if (is_matrix(t) && (t->layer < 0 || t->bytes > k->most_streamed)) {
+        const int32_t tensor = k->model->weights[u->first_weight + w];
+        const struct ats_model_tensor *t = &k->model->tensors[tensor];
+        uint64_t at_once = 0;
+        ats_sim_pieces_of(k->model, u, tensor, &at_once);
+        if (is_matrix(t) && (t->layer < 0 || at_once > k->most_streamed)) {
             return INFINITY;
         }
         us += is_matrix(t)
@@ -137,8 +140,9 @@ static void count_vectors(const struct ats_model *m, struct ats_sim_problem *p)
 bool ats_sim_problem_make(const struct ats_sim_setting *s, const struct ats_workload *workload,
                           const struct ats_sim_placement *reserved, struct ats_sim_problem *p)
 {
-    struct maker k = {
-        .setting = s, .model = s->model, .most_streamed = reserved->staging_bytes / 2};
+    struct maker k = {.setting = s,
+                      .model = s->model,
+                      .most_streamed = (reserved->staging_bytes - reserved->scratch_bytes) / 2};
     *p = (struct ats_sim_problem){.units = calloc(s->model->n_units + 1, sizeof(p->units[0])),
                                   .n = s->model->n_units};
     bool good = p->units != NULL;

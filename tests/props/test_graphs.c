@@ -92,6 +92,7 @@ static void bench_make(struct bench *b, const char *device, struct ats_rng rng)
         ggml_format_name(b->matrices[i], "blk.%d.ffn.weight", i);
     }
     b->experts = ggml_new_tensor_3d(b->weight_ctx, GGML_TYPE_Q8_0, WIDTH, WIDTH, EXPERTS);
+    ggml_set_name(b->experts, "blk.0.ffn_up_exps.weight");
     b->table = ggml_new_tensor_2d(b->weight_ctx, GGML_TYPE_F16, WIDTH, VOCABULARY);
     b->norm = ggml_new_tensor_1d(b->weight_ctx, GGML_TYPE_F32, WIDTH);
     for (int i = 0; i < N_STATES; i++) {

@@ -53,6 +53,8 @@ static const struct setting {
     {"in pieces", "ATS_PLACEMENT=random:S ATS_PROMOTE=random:S", FREE, false},
     {"replanned", "ATS_PLACEMENT=fill ATS_ADAPT=random:S", PART, false},
     {"slices", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=none", FREE, true},
+    {"slices, in pieces", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=random:S", FREE,
+     true},
     {"slices, streamed", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=all", FREE, true},
 };
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };

@@ -210,7 +210,8 @@ static void check_recording(struct ats_trace *trace, const struct scenario *s)
 static void test_slots(void **state)
 {
     (void)state;
-    static const char *const promotions[] = {"none", "all", "auto"};
+    static const char *const promotions[] = {"none", "all", "auto", "random:1", "random:2"};
+    enum { N_PROMOTIONS = sizeof(promotions) / sizeof(promotions[0]) };
     for (uint64_t i = 0; i < RUNS; i++) {
         if (!is_chosen(i, RUNS)) {
             continue;
@@ -224,7 +225,8 @@ static void test_slots(void **state)
         snprintf(settings, sizeof(settings),
                  "ATS_EXPERTS=slices ATS_PLACEMENT=random:%llu ATS_PROMOTE=%s ATS_EMU_DELAY_US=150 "
                  "ATS_EMU_SEED=%llu ATS_TRACE=%s ATS_TRACE_CHECK=1 OMP_WAIT_POLICY=passive",
-                 (unsigned long long)ats_rng_below(&rng, 1000), promotions[ats_rng_below(&rng, 3)],
+                 (unsigned long long)ats_rng_below(&rng, 1000),
+                 promotions[ats_rng_below(&rng, N_PROMOTIONS)],
                  (unsigned long long)ats_rng_below(&rng, 1000000), path);
         assert_true(scenario_run("slots", settings, run_text, &s));
         struct ats_trace trace;

@@ -367,6 +367,143 @@ static void run_random(uint64_t round, bool alternate, size_t *copies, size_t *p
     assert_null(schedule.splits);
 }
 
+/* Weights that pass and that one operator alone reads may come in pieces, if it reads no other such
+ * one. Returns how many do. */
+static size_t cut_some(struct random_graph *g, struct ats_rng *rng)
+{
+    size_t n = 0;
+    for (uint32_t root = 0; root < g->desc.n_roots; root++) {
+        size_t readers = 0;
+        size_t others = 0;
+        for (size_t i = 0; i < g->desc.n_ops; i++) {
+            const bool reads = random_graph_is_read(&g->desc, &g->ops[i], root);
+            readers += reads;
+            for (uint32_t other = 0; reads && other < root; other++) {
+                others += g->roots[other].pieces.n > 1 &&
+                          random_graph_is_read(&g->desc, &g->ops[i], other);
+            }
+            readers += reads && g->ops[i].write < 0 ? 2 : 0;
+        }
+        if (g->roots[root].promoted && readers == 1 && others == 0 && test_chance(rng, 70)) {
+            g->roots[root].pieces.n = (uint32_t)test_between(rng, 2, 5);
+            n++;
+        }
+    }
+    return n;
+}
+
+/* Each split of one schedule in that of the same graph with matrices in pieces: an operator that
+ * reads one is that many splits, in order, and nothing else is different. */
+static void run_pieces(uint64_t round, size_t *n_cut)
+{
+    struct ats_rng rng = test_rng(300000 + round);
+    struct random_graph g;
+    random_graph_make(&g, test_between(&rng, 1, GRAPH_MAX_OPS), false, &rng);
+    enum ats_side sides[GRAPH_MAX_OPS] = {ATS_HOST};
+    for (size_t i = 0; i < g.desc.n_ops; i++) {
+        sides[i] = test_chance(&rng, 70) ? ATS_ACCEL : ATS_HOST;
+    }
+    promote_some(&g, &rng);
+    struct ats_schedule whole;
+    struct ats_schedule cut;
+    assert_true(ats_schedule_build(&g.desc, sides, &whole));
+    *n_cut += cut_some(&g, &rng);
+    assert_true(ats_schedule_build(&g.desc, sides, &cut));
+
+    const size_t bytes = g.desc.n_roots * sizeof(ats_side_set);
+    assert_memory_equal(whole.needs, cut.needs, bytes);
+    assert_memory_equal(whole.final, cut.final, bytes);
+    assert_memory_equal(whole.copied, cut.copied, bytes);
+    assert_int_equal(whole.n_copies, cut.n_copies);
+    assert_memory_equal(whole.copies, cut.copies, whole.n_copies * sizeof(whole.copies[0]));
+    size_t s = 0;
+    uint32_t op = 0;
+    while (op < g.desc.n_ops) {
+        const struct ats_split *split = &cut.splits[s];
+        uint32_t matrix = UINT32_MAX;
+        for (uint32_t root = 0; sides[op] == ATS_ACCEL && root < g.desc.n_roots; root++) {
+            if (g.roots[root].pieces.n > 1 && random_graph_is_read(&g.desc, &g.ops[op], root)) {
+                matrix = root;
+            }
+        }
+        assert_int_equal(split->first_op, op);
+        if (matrix == UINT32_MAX) {
+            assert_int_equal(split->n_pieces, 0);
+            op += split->n_ops;
+            s++;
+            continue;
+        }
+        for (uint32_t p = 0; p < g.roots[matrix].pieces.n; p++, s++) {
+            const struct ats_promoted *promoted = &cut.promotions[cut.splits[s].first_promotion];
+            assert_int_equal(cut.splits[s].first_op, op);
+            assert_int_equal(cut.splits[s].n_ops, 1);
+            assert_int_equal(cut.splits[s].side, ATS_ACCEL);
+            assert_int_equal(cut.splits[s].piece, p);
+            assert_int_equal(cut.splits[s].n_pieces, g.roots[matrix].pieces.n);
+            assert_true(p == 0 || cut.splits[s].n_copies == 0);
+            assert_int_equal(promoted->root, matrix);
+            assert_int_equal(promoted->piece, p);
+            assert_int_equal(promoted->first_split, s);
+            assert_int_equal(promoted->last_split, s);
+        }
+        op++;
+    }
+    assert_int_equal(s, cut.n_splits);
+    ats_schedule_free(&whole);
+    ats_schedule_free(&cut);
+}
+
+static void test_pieces_are_splits(void **state)
+{
+    (void)state;
+    size_t n_cut = 0;
+    for (uint64_t round = 0; round < 9000; round++) {
+        run_pieces(round, &n_cut);
+    }
+    assert_true(n_cut > 500);
+}
+
+/* Pieces by hand, and that they are all of the matrix. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    /* 512 experts of 512 rows of 1152 bytes, as in Qwen3-Next: 128 rows take 75 MB already */
+    const struct ats_piece_rule *rule = &ats_piece_rule_default;
+    struct ats_pieces pieces = ats_pieces_of(rule, 1152, 512, 512);
+    assert_int_equal(pieces.n, 4);
+    assert_int_equal(pieces.rows, 128);
+    assert_int_equal(ats_piece_scratch(&pieces, UINT64_C(10) * 2048), 128 * 4 * 20480);
+    /* 128 experts of 2048 rows of 432 bytes: 606 rows fit in 32 MiB, and 512 of whole tiles */
+    pieces = ats_pieces_of(rule, 432, 2048, 128);
+    assert_int_equal(pieces.n, 4);
+    assert_int_equal(pieces.rows, 512);
+    /* a small one is whole, and needs no scratch */
+    pieces = ats_pieces_of(rule, 432, 2048, 8);
+    assert_int_equal(pieces.n, 1);
+    assert_int_equal(ats_piece_scratch(&pieces, 4096), 0);
+
+    for (uint64_t round = 0; round < 1000; round++) {
+        struct ats_rng rng = test_rng(400000 + round);
+        const struct ats_piece_rule r = {.most_bytes = test_between(&rng, 1, 100000),
+                                         .row_multiple = (uint32_t)test_between(&rng, 1, 300)};
+        const uint64_t n_rows = test_between(&rng, 1, 5000);
+        const uint64_t n_experts = test_between(&rng, 1, 64);
+        const size_t row_bytes = test_between(&rng, 1, 5000);
+        const struct ats_pieces p = ats_pieces_of(&r, row_bytes, n_rows, n_experts);
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < p.n; i++) {
+            const uint32_t rows = ats_piece_rows(&p, n_rows, i);
+            assert_true(rows > 0 && rows <= p.rows);
+            assert_true(p.n == 1 || i + 1 == p.n || rows % r.row_multiple == 0);
+            assert_true(p.n == 1 || rows <= r.row_multiple ||
+                        rows * row_bytes * n_experts <= r.most_bytes);
+            sum += rows;
+        }
+        assert_int_equal(sum, n_rows);
+        assert_int_equal(ats_piece_rows(&p, n_rows, p.n), 0);
+    }
+}
+
 static void test_reads_see_what_one_memory_gives(void **state)
 {
     (void)state;
@@ -427,6 +564,8 @@ int main(void)
         cmocka_unit_test(test_alternating_sides),
         cmocka_unit_test(test_one_side_needs_no_copy),
         cmocka_unit_test(test_empty_graph),
+        cmocka_unit_test(test_pieces_are_splits),
+        cmocka_unit_test(test_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -504,7 +504,7 @@ static void test_experts_by_slice(void **state)
     struct ats_model *m = toy_qwen3moe(LAYERS);
     const struct ats_sim_machine machine = round_machine();
     struct ats_sim_setting s = setting_of(m, &machine);
-    s.vram_bytes = UINT64_C(1400) << 20;
+    s.vram_bytes = UINT64_C(1150) << 20;
     struct ats_error err;
     struct ats_sim_phase whole;
     struct ats_sim_phase slices;

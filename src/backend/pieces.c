@@ -1,0 +1,153 @@
+#include "backend/pieces.h"
+
+#include "backend/stand_ins.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The product that reads the root and is the only operator to do so, or NULL. */
+static const struct ggml_tensor *reader_of(const struct ats_description *d, size_t root)
+{
+    const struct ats_location *location = &d->locations[root];
+    if (location->record == NULL || location->written || location->first_use == SIZE_MAX ||
+        location->first_use != location->last_use) {
+        return NULL;
+    }
+    const struct ggml_tensor *matrix = location->tensor;
+    const struct ggml_tensor *node = d->cgraph->nodes[location->first_use];
+    return node->op == GGML_OP_MUL_MAT_ID && node->src[0] == matrix && node->view_src == NULL &&
+                   node->type == GGML_TYPE_F32 && matrix->op == GGML_OP_NONE &&
+                   matrix->ne[3] == 1 && ggml_is_contiguous(matrix) && ggml_is_contiguous(node)
+               ? node
+               : NULL;
+}
+
+struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
+                                     const struct ats_description *description, size_t root)
+{
+    const struct ggml_tensor *node = reader_of(description, root);
+    if (node == NULL) {
+        return (struct ats_pieces){.n = 1};
+    }
+    const struct ggml_tensor *matrix = node->src[0];
+    const struct ats_pieces pieces = ats_pieces_of(
+        &device->config->pieces, matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
+    return pieces.n > 1 && ats_piece_supported(device, description, root, &pieces)
+               ? pieces
+               : (struct ats_pieces){.n = 1};
+}
+
+uint64_t ats_piece_columns(const struct ats_description *description, size_t root)
+{
+    const struct ggml_tensor *node = reader_of(description, root);
+    return node != NULL ? (uint64_t)(node->ne[1] * node->ne[2]) : 0;
+}
+
+/* ---- tensors ---- */
+
+static void make_contiguous(struct ggml_tensor *tensor, int64_t ne, int dimension)
+{
+    tensor->ne[dimension] = ne;
+    for (int d = dimension + 1; d < GGML_MAX_DIMS; d++) {
+        tensor->nb[d] = tensor->nb[d - 1] * (size_t)tensor->ne[d - 1];
+    }
+}
+
+struct ggml_tensor ats_piece_tensor(const struct ggml_tensor *matrix, uint32_t rows)
+{
+    struct ggml_tensor piece = *matrix;
+    piece.op = GGML_OP_NONE;
+    piece.buffer = NULL;
+    piece.data = NULL;
+    piece.extra = NULL;
+    make_contiguous(&piece, rows, 1);
+    return piece;
+}
+
+/* The node's first `rows` rows, without operands. */
+static struct ggml_tensor product_of(const struct ggml_tensor *node, uint32_t rows)
+{
+    struct ggml_tensor product = *node;
+    product.extra = NULL;
+    product.flags = GGML_TENSOR_FLAG_COMPUTE;
+    memset(product.src, 0, sizeof(product.src));
+    make_contiguous(&product, rows, 0);
+    return product;
+}
+
+static struct ggml_tensor copy_of(struct ggml_tensor *product, struct ggml_tensor *rows)
+{
+    struct ggml_tensor copy = *rows;
+    copy.op = GGML_OP_CPY;
+    copy.flags = GGML_TENSOR_FLAG_COMPUTE;
+    memset(copy.op_params, 0, sizeof(copy.op_params));
+    copy.src[0] = product;
+    copy.src[1] = rows;
+    return copy;
+}
+
+/* The rows behind the first `first` of the result, which is in memory. */
+static struct ggml_tensor rows_of(struct ggml_tensor *result, uint64_t first, uint32_t rows)
+{
+    struct ggml_tensor view = *result;
+    view.op = GGML_OP_NONE;
+    view.extra = NULL;
+    view.view_src = result;
+    view.view_offs = (size_t)first * sizeof(float);
+    view.data = result->data != NULL ? (char *)result->data + view.view_offs : NULL;
+    memset(view.src, 0, sizeof(view.src));
+    view.ne[0] = rows;
+    return view;
+}
+
+bool ats_piece_supported(const struct ats_device *device, const struct ats_description *description,
+                         size_t root, const struct ats_pieces *pieces)
+{
+    const struct ggml_tensor *node = reader_of(description, root);
+    struct ggml_tensor result = *node;
+    struct ggml_tensor weight = ats_piece_tensor(node->src[0], pieces->rows);
+    struct ggml_tensor product = product_of(node, pieces->rows);
+    product.src[0] = &weight;
+    product.src[1] = node->src[1];
+    product.src[2] = node->src[2];
+    struct ggml_tensor rows = rows_of(&result, 0, pieces->rows);
+    const struct ggml_tensor copy = copy_of(&product, &rows);
+    return ggml_backend_dev_supports_op(device->accel, &product) &&
+           ggml_backend_dev_supports_op(device->accel, &copy);
+}
+
+bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_t piece,
+                       const struct ggml_tensor *weight, void *scratch, struct ats_piece_op *op,
+                       struct ats_error *err)
+{
+    const struct ggml_tensor *node = reader_of(description, root);
+    const struct ats_pieces *pieces = &description->roots[root].pieces;
+    const uint32_t n = ats_piece_rows(pieces, (uint64_t)node->src[0]->ne[1], piece);
+    op->weight = ats_piece_tensor(node->src[0], n);
+    op->weight.buffer = weight->buffer;
+    op->weight.data = weight->data;
+    op->product = product_of(node, n);
+    op->product.buffer = weight->buffer;
+    op->product.data = scratch;
+    op->product.src[0] = &op->weight;
+    op->product.src[1] = ats_description_find(description, node->src[1])->stand_in;
+    op->product.src[2] = ats_description_find(description, node->src[2])->stand_in;
+    op->rows = rows_of(ats_description_find(description, node)->stand_in,
+                       (uint64_t)piece * pieces->rows, n);
+    op->copy = copy_of(&op->product, &op->rows);
+    op->nodes[0] = &op->product;
+    op->nodes[1] = &op->copy;
+    if (!ats_graph_make_counts(&op->graph, 2)) {
+        return ats_fail(err, "out of memory");
+    }
+    ats_graph_set_uses(&op->graph, &op->product, 1);
+    ats_graph_set_uses(&op->graph, &op->copy, 1);
+    op->graph = ats_graph_slice(&op->graph, op->nodes, 0, 2);
+    return ats_stand_in_init(&op->weight, err) && ats_stand_in_init(&op->product, err) &&
+           ats_stand_in_init(&op->rows, err) && ats_stand_in_init(&op->copy, err);
+}
+
+void ats_piece_op_free(struct ats_piece_op *op)
+{
+    ats_graph_free_counts(&op->graph);
+}

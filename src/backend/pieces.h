@@ -1,0 +1,39 @@
+/* Products with matrices of experts that pass through staging memory in pieces (plan/pieces.h). */
+#ifndef ATS_BACKEND_PIECES_H
+#define ATS_BACKEND_PIECES_H
+
+#include "backend/describe.h"
+
+/* Computes some rows of a product: they are made in scratch, and copied to where they belong. */
+struct ats_piece_op {
+    struct ggml_tensor weight;  /* the piece, in staging memory */
+    struct ggml_tensor product; /* in scratch */
+    struct ggml_tensor rows;    /* of the result: a view of its stand-in */
+    struct ggml_tensor copy;
+    struct ggml_tensor *nodes[2];
+    struct ggml_cgraph graph; /* with use counts of its own */
+};
+
+/* How the root passes through staging memory: in how many pieces, or as a whole if it fits in one,
+ * or if it is no matrix of experts that one product alone reads. */
+struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
+                                     const struct ats_description *description, size_t root);
+
+/* The largest piece as a tensor without a place. */
+struct ggml_tensor ats_piece_tensor(const struct ggml_tensor *matrix, uint32_t rows);
+
+/* Columns of the product that reads the root: tokens times experts that each uses. 0: none does. */
+uint64_t ats_piece_columns(const struct ats_description *description, size_t root);
+
+/* Makes the operator of one piece, which is in `weight`; its other operands have stand-ins.
+ * Free it with ats_piece_op_free, on failure too. */
+bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_t piece,
+                       const struct ggml_tensor *weight, void *scratch, struct ats_piece_op *op,
+                       struct ats_error *err);
+void ats_piece_op_free(struct ats_piece_op *op);
+
+/* Whether the accelerator computes such products: asked with shapes alone. */
+bool ats_piece_supported(const struct ats_device *device, const struct ats_description *description,
+                         size_t root, const struct ats_pieces *pieces);
+
+#endif

@@ -1,0 +1,45 @@
+/* Pieces: a matrix of stacked experts on its way through staging memory, a few rows of each expert
+ * at a time.
+ *
+ * Pure. Such a matrix has hundreds of MB, and staging memory has room for three of what passes
+ * through: whole matrices would take a gigabyte from weights that could live in VRAM. A piece is
+ * the same rows of all experts, so the product with it is those rows of the result, computed as in
+ * the whole one. It is put together in memory of its own (scratch) and copied to where the result
+ * belongs, since not every accelerator writes products between other rows.
+ *
+ * Thread-safety: no shared state. */
+#ifndef ATS_PLAN_PIECES_H
+#define ATS_PLAN_PIECES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* How finely matrices are cut. */
+struct ats_piece_rule {
+    size_t most_bytes;     /* of a piece, if `row_multiple` rows are not more already */
+    uint32_t row_multiple; /* rows of a piece; of the last one, what is left */
+};
+
+/* A piece of 32 MiB takes a PCIe 4.0 link 1.4 ms, over a hundred times the latency of a copy; 128
+ * rows are what tiled kernels compute at once. */
+extern const struct ats_piece_rule ats_piece_rule_default;
+
+struct ats_pieces {
+    uint32_t n;    /* 0 or 1: the matrix passes as a whole */
+    uint32_t rows; /* of each expert, in each piece but the last */
+};
+
+/* A matrix of `n_experts` times `n_rows` rows of `row_bytes`. Of one that fits in a piece, n is 1.
+ */
+struct ats_pieces ats_pieces_of(const struct ats_piece_rule *rule, size_t row_bytes,
+                                uint64_t n_rows, uint64_t n_experts);
+
+/* Rows in piece `i` of a matrix of `n_rows`. */
+uint32_t ats_piece_rows(const struct ats_pieces *pieces, uint64_t n_rows, uint32_t i);
+
+/* Bytes of scratch for the products of such pieces: f32, `columns` of them (tokens times experts
+ * that each uses). */
+size_t ats_piece_scratch(const struct ats_pieces *pieces, uint64_t columns);
+
+#endif

@@ -1,0 +1,16 @@
+/* How the weights of a model pass through staging memory (plan/pieces.h).
+ *
+ * Pure. */
+#ifndef ATS_SIM_PIECES_H
+#define ATS_SIM_PIECES_H
+
+#include "model/model.h"
+#include "plan/pieces.h"
+
+/* Of a tensor of the unit: in how many pieces, and in *bytes what of it staging memory holds at
+ * once. A weight that is no matrix of experts passes as a whole. */
+struct ats_pieces ats_sim_pieces_of(const struct ats_model *model,
+                                    const struct ats_model_unit *unit, int32_t tensor,
+                                    uint64_t *bytes);
+
+#endif
