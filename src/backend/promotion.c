@@ -27,13 +27,15 @@ static bool can_pass(const struct ats_location *location)
 /* What the weights of a model ask of staging memory. */
 struct need {
     size_t largest; /* of what passes through */
+    bool in_pieces; /* that is a piece */
     size_t scratch;
 };
 
 static bool take_places(struct ats_stream *stream, const struct need *need, unsigned places)
 {
     const struct ats_device *device = stream->device;
-    const size_t ring = ats_staging_size(need->largest, device->vram_budget, places);
+    const size_t ring =
+        ats_staging_size(need->largest, need->in_pieces, device->vram_budget, places);
     const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
     const size_t alignment = ggml_backend_buft_get_alignment(device->accel_buffer_type);
     const size_t scratch = need->scratch < limit / 2 ? need->scratch : 0;
@@ -66,6 +68,7 @@ static void add_need(const struct ats_device *device, const struct ats_descripti
         passes = ats_piece_tensor(&record->as_made, pieces.rows);
     }
     const size_t bytes = ats_vram_bytes(device, &passes);
+    need->in_pieces = bytes > need->largest ? pieces.n > 1 : need->in_pieces;
     need->largest = bytes > need->largest ? bytes : need->largest;
 }
 

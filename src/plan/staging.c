@@ -1,6 +1,6 @@
 #include "plan/staging.h"
 
-size_t ats_staging_size(size_t largest, size_t budget, unsigned places)
+size_t ats_staging_size(size_t largest, bool in_pieces, size_t budget, unsigned places)
 {
     enum { MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64 };
     /* without it the ring holds one large weight and a few small ones, and nothing overlaps */
@@ -8,6 +8,7 @@ size_t ats_staging_size(size_t largest, size_t budget, unsigned places)
     const size_t part = budget / SMALL_PART_OF_BUDGET;
     const size_t between = part < enough ? part : enough;
     const size_t most = budget / MOST_OF_BUDGET;
+    places *= in_pieces ? 2 : 1;
     return largest > (most - between) / places ? most : places * largest + between;
 }
 

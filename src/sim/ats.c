@@ -61,6 +61,7 @@ void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_b
     uint64_t total = compute_bytes;
     uint64_t largest = 0;
     uint64_t scratch = 0;
+    bool in_pieces = false;
     for (size_t i = 0; i < m->n_units; i++) {
         const struct ats_model_unit *u = &m->units[i];
         total += ats_model_state_bytes(u, s->n_ctx, s->ubatch);
@@ -72,12 +73,13 @@ void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_b
             if (is_layer_weight(m, u, w)) {
                 const uint64_t products =
                     ats_piece_scratch(&pieces, (uint64_t)u->n_used * s->ubatch);
+                in_pieces = bytes > largest ? pieces.n > 1 : in_pieces;
                 largest = bytes > largest ? bytes : largest;
                 scratch = products > scratch ? products : scratch;
             }
         }
     }
-    const uint64_t ring = ats_staging_size(largest, s->vram_bytes, places);
+    const uint64_t ring = ats_staging_size(largest, in_pieces, s->vram_bytes, places);
     const uint64_t left = s->vram_bytes > compute_bytes ? s->vram_bytes - compute_bytes : 0;
     const bool takes = total > s->vram_bytes && ring + scratch <= left;
     p->staging_bytes = takes ? ring + scratch : 0;
