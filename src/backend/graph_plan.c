@@ -181,7 +181,7 @@ static struct ats_transfer transfer_of(const struct ats_location *location)
         .begin = location->begin,
         .bytes = location->bytes,
     };
-    if (ats_accel_buffer(location) != NULL) {
+    if (location->record == NULL && ats_accel_buffer(location) != NULL) {
         const char *host = location->buffer->base + location->begin;
         transfer.accel = ats_raw_tensor(ats_accel_buffer(location),
                                         ats_accel_address(location, host), location->bytes);

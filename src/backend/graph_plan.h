@@ -18,7 +18,7 @@ struct ats_transfer {
     struct ats_record *record; /* NULL: part of a compute buffer */
     size_t begin;              /* offset in the buffer */
     size_t bytes;
-    struct ggml_tensor accel; /* the bytes in VRAM, if they have a place there */
+    struct ggml_tensor accel; /* part of a compute buffer in VRAM, if that has a place there */
 };
 
 /* A root that the graph reads before writing it, and where it must be valid. */

@@ -527,7 +527,7 @@ static void run_graphs(const struct bench *ats, const struct bench *cpu, uint64_
     struct ats_rng rng = {.state = decisions};
     struct twins *pair[2];
     for (size_t i = 0; i < 2; i++) {
-        pair[i] = twins_make(ats, cpu, i, &rng, number % 3 == 0 ? 0 : next_uid++);
+        pair[i] = twins_make(ats, cpu, i, &rng, number % 3 == 2 ? 0 : next_uid++);
     }
     const size_t times = test_between(&rng, 1, most_times);
     for (size_t t = 0; t < times; t++) {
@@ -611,6 +611,23 @@ static void test_random_placements(void **state)
     }
 }
 
+/* State gets its home in the first graph that writes it, and graphs that read it may have plans
+ * from before. That is once for each context, so there are many. */
+static void test_first_graphs(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 60; i++) {
+        if (!is_chosen(i, 60)) {
+            continue;
+        }
+        struct ats_rng rng = test_rng(700 + i);
+        char settings[64];
+        snprintf(settings, sizeof(settings), "ATS_PLACEMENT=random:%llu",
+                 (unsigned long long)ats_rng_below(&rng, 100000));
+        run("first graphs", settings, (struct scenario){100 + i, 1, 12, false});
+    }
+}
+
 static void test_budgets(void **state)
 {
     (void)state;
@@ -664,8 +681,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_experts_by_slice),  cmocka_unit_test(test_rules),
-        cmocka_unit_test(test_random_placements), cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_threads),           cmocka_unit_test(test_planned_anew),
+        cmocka_unit_test(test_random_placements), cmocka_unit_test(test_first_graphs),
+        cmocka_unit_test(test_budgets),           cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_planned_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
