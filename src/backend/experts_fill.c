@@ -55,7 +55,7 @@ struct ats_expert_fill *ats_expert_fill_make(const struct ats_stream *stream,
         return NULL;
     }
     struct ats_part each = *of;
-    if (of->n == 1) { /* all of the weight */
+    if (of->bytes == weight->bytes) { /* all of it */
         each.n = (size_t)store->slots.n_experts;
         each.bytes = store->slots.part_bytes[part];
         each.stride = each.bytes;

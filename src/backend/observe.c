@@ -391,7 +391,8 @@ static void tensor_set_async(ggml_backend_t backend, struct ggml_tensor *tensor,
     end_given(&record, o);
 }
 
-/* What is put together lies without gaps. */
+/* What is put together lies without gaps: stride_tensor is size. Of the source, which has gaps, as
+ * many bytes are noted as there are. */
 static void tensor_set_2d_async(ggml_backend_t backend, struct ggml_tensor *tensor,
                                 const void *data, size_t offset, size_t size, size_t n_copies,
                                 size_t stride_tensor, size_t stride_data)

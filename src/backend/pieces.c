@@ -17,30 +17,10 @@ static const struct ggml_tensor *reader_of(const struct ats_description *d, size
     const struct ggml_tensor *node = d->cgraph->nodes[location->first_use];
     return node->op == GGML_OP_MUL_MAT_ID && node->src[0] == matrix && node->view_src == NULL &&
                    node->type == GGML_TYPE_F32 && matrix->op == GGML_OP_NONE &&
-                   matrix->ne[3] == 1 && ggml_is_contiguous(matrix) && ggml_is_contiguous(node)
+                   matrix->ne[3] == 1 && node->ne[3] == 1 && ggml_is_contiguous(matrix) &&
+                   ggml_is_contiguous(node)
                ? node
                : NULL;
-}
-
-struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
-                                     const struct ats_description *description, size_t root)
-{
-    const struct ggml_tensor *node = reader_of(description, root);
-    if (node == NULL) {
-        return (struct ats_pieces){.n = 1};
-    }
-    const struct ggml_tensor *matrix = node->src[0];
-    const struct ats_pieces pieces = ats_pieces_of(
-        &device->config->pieces, matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
-    return pieces.n > 1 && ats_piece_supported(device, description, root, &pieces)
-               ? pieces
-               : (struct ats_pieces){.n = 1};
-}
-
-uint64_t ats_piece_columns(const struct ats_description *description, size_t root)
-{
-    const struct ggml_tensor *node = reader_of(description, root);
-    return node != NULL ? (uint64_t)(node->ne[1] * node->ne[2]) : 0;
 }
 
 /* ---- tensors ---- */
@@ -75,13 +55,28 @@ static struct ggml_tensor product_of(const struct ggml_tensor *node, uint32_t ro
     return product;
 }
 
-static struct ggml_tensor copy_of(struct ggml_tensor *product, struct ggml_tensor *rows)
+/* Copies of two dimensions are one command to most accelerators. */
+static struct ggml_tensor flat_view(struct ggml_tensor *tensor)
+{
+    struct ggml_tensor view = *tensor;
+    view.op = GGML_OP_NONE;
+    view.extra = NULL;
+    view.view_src = tensor;
+    memset(view.op_params, 0, sizeof(view.op_params));
+    memset(view.src, 0, sizeof(view.src));
+    view.ne[1] = tensor->ne[1] * tensor->ne[2];
+    view.ne[2] = 1;
+    view.nb[2] = view.nb[1] * (size_t)view.ne[1];
+    view.nb[3] = view.nb[2];
+    return view;
+}
+
+static struct ggml_tensor copy_of(struct ggml_tensor *columns, struct ggml_tensor *rows)
 {
     struct ggml_tensor copy = *rows;
     copy.op = GGML_OP_CPY;
     copy.flags = GGML_TENSOR_FLAG_COMPUTE;
-    memset(copy.op_params, 0, sizeof(copy.op_params));
-    copy.src[0] = product;
+    copy.src[0] = columns;
     copy.src[1] = rows;
     return copy;
 }
@@ -89,31 +84,53 @@ static struct ggml_tensor copy_of(struct ggml_tensor *product, struct ggml_tenso
 /* The rows behind the first `first` of the result, which is in memory. */
 static struct ggml_tensor rows_of(struct ggml_tensor *result, uint64_t first, uint32_t rows)
 {
-    struct ggml_tensor view = *result;
-    view.op = GGML_OP_NONE;
-    view.extra = NULL;
-    view.view_src = result;
+    struct ggml_tensor view = flat_view(result);
     view.view_offs = (size_t)first * sizeof(float);
     view.data = result->data != NULL ? (char *)result->data + view.view_offs : NULL;
-    memset(view.src, 0, sizeof(view.src));
     view.ne[0] = rows;
     return view;
 }
 
-bool ats_piece_supported(const struct ats_device *device, const struct ats_description *description,
-                         size_t root, const struct ats_pieces *pieces)
+/* Whether the accelerator computes such pieces, by their shapes. */
+static bool is_supported(const struct ats_device *device, const struct ggml_tensor *node,
+                         const struct ats_pieces *pieces)
 {
-    const struct ggml_tensor *node = reader_of(description, root);
     struct ggml_tensor result = *node;
     struct ggml_tensor weight = ats_piece_tensor(node->src[0], pieces->rows);
     struct ggml_tensor product = product_of(node, pieces->rows);
     product.src[0] = &weight;
     product.src[1] = node->src[1];
     product.src[2] = node->src[2];
+    struct ggml_tensor columns = flat_view(&product);
     struct ggml_tensor rows = rows_of(&result, 0, pieces->rows);
-    const struct ggml_tensor copy = copy_of(&product, &rows);
+    const struct ggml_tensor copy = copy_of(&columns, &rows);
     return ggml_backend_dev_supports_op(device->accel, &product) &&
            ggml_backend_dev_supports_op(device->accel, &copy);
+}
+
+struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
+                                     const struct ats_description *description, size_t root)
+{
+    const struct ggml_tensor *node = reader_of(description, root);
+    if (node == NULL) {
+        return (struct ats_pieces){.n = 1};
+    }
+    const struct ggml_tensor *matrix = node->src[0];
+    const struct ats_pieces pieces = ats_pieces_of(
+        &device->config->pieces, matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
+    return pieces.n > 1 && is_supported(device, node, &pieces) ? pieces
+                                                               : (struct ats_pieces){.n = 1};
+}
+
+uint64_t ats_piece_columns(const struct ats_description *description, size_t root,
+                           uint64_t least_tokens)
+{
+    const struct ggml_tensor *node = reader_of(description, root);
+    if (node == NULL) {
+        return 0;
+    }
+    const uint64_t tokens = (uint64_t)node->ne[2];
+    return (uint64_t)node->ne[1] * (tokens > least_tokens ? tokens : least_tokens);
 }
 
 bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_t piece,
@@ -134,7 +151,8 @@ bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_
     op->product.src[2] = ats_description_find(description, node->src[2])->stand_in;
     op->rows = rows_of(ats_description_find(description, node)->stand_in,
                        (uint64_t)piece * pieces->rows, n);
-    op->copy = copy_of(&op->product, &op->rows);
+    op->columns = flat_view(&op->product);
+    op->copy = copy_of(&op->columns, &op->rows);
     op->nodes[0] = &op->product;
     op->nodes[1] = &op->copy;
     if (!ats_graph_make_counts(&op->graph, 2)) {
@@ -144,7 +162,8 @@ bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_
     ats_graph_set_uses(&op->graph, &op->copy, 1);
     op->graph = ats_graph_slice(&op->graph, op->nodes, 0, 2);
     return ats_stand_in_init(&op->weight, err) && ats_stand_in_init(&op->product, err) &&
-           ats_stand_in_init(&op->rows, err) && ats_stand_in_init(&op->copy, err);
+           ats_stand_in_init(&op->columns, err) && ats_stand_in_init(&op->rows, err) &&
+           ats_stand_in_init(&op->copy, err);
 }
 
 void ats_piece_op_free(struct ats_piece_op *op)

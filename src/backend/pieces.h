@@ -8,7 +8,8 @@
 struct ats_piece_op {
     struct ggml_tensor weight;  /* the piece, in staging memory */
     struct ggml_tensor product; /* in scratch */
-    struct ggml_tensor rows;    /* of the result: a view of its stand-in */
+    struct ggml_tensor columns; /* the same with all columns in one dimension */
+    struct ggml_tensor rows;    /* of the result likewise: a view of its stand-in */
     struct ggml_tensor copy;
     struct ggml_tensor *nodes[2];
     struct ggml_cgraph graph; /* with use counts of its own */
@@ -22,8 +23,10 @@ struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
 /* The largest piece as a tensor without a place. */
 struct ggml_tensor ats_piece_tensor(const struct ggml_tensor *matrix, uint32_t rows);
 
-/* Columns of the product that reads the root: tokens times experts that each uses. 0: none does. */
-uint64_t ats_piece_columns(const struct ats_description *description, size_t root);
+/* Columns of the product that reads the root if it computed at least so many tokens: experts that
+ * each uses times tokens. 0: none reads it. */
+uint64_t ats_piece_columns(const struct ats_description *description, size_t root,
+                           uint64_t least_tokens);
 
 /* Makes the operator of one piece, which is in `weight`; its other operands have stand-ins.
  * Free it with ats_piece_op_free, on failure too. */
@@ -31,9 +34,5 @@ bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_
                        const struct ggml_tensor *weight, void *scratch, struct ats_piece_op *op,
                        struct ats_error *err);
 void ats_piece_op_free(struct ats_piece_op *op);
-
-/* Whether the accelerator computes such products: asked with shapes alone. */
-bool ats_piece_supported(const struct ats_device *device, const struct ats_description *description,
-                         size_t root, const struct ats_pieces *pieces);
 
 #endif

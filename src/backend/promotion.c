@@ -24,52 +24,47 @@ static bool can_pass(const struct ats_location *location)
            ats_layer_of(record->as_made.name) >= 0;
 }
 
-/* What the weights of a model ask of staging memory. */
-struct need {
-    size_t largest; /* of what passes through */
-    bool in_pieces; /* that is a piece */
-    size_t scratch;
-};
-
-static bool take_places(struct ats_stream *stream, const struct need *need, unsigned places)
+static bool take_places(struct ats_stream *stream, const struct ats_staging_need *need,
+                        unsigned places)
 {
     const struct ats_device *device = stream->device;
-    const size_t ring =
-        ats_staging_size(need->largest, need->in_pieces, device->vram_budget, places);
-    const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
     const size_t alignment = ggml_backend_buft_get_alignment(device->accel_buffer_type);
-    const size_t scratch = need->scratch < limit / 2 ? need->scratch : 0;
-    const size_t most = (limit - scratch) / alignment * alignment;
-    const size_t rounded = (ring + alignment - 1) / alignment * alignment;
-    return ats_staging_take(stream, rounded < most ? rounded : most, scratch);
+    const size_t limit = ggml_backend_buft_get_max_size(device->accel_buffer_type);
+    const size_t most = need->scratch < limit ? (limit - need->scratch) / alignment * alignment : 0;
+    const size_t size = ats_staging_size(need, device->vram_budget, places);
+    const size_t ring =
+        size > SIZE_MAX - alignment ? size : (size + alignment - 1) / alignment * alignment;
+    return most > 0 && ats_staging_take(stream, ring < most ? ring : most, need->scratch);
 }
 
-/* How many tokens the largest pass will have: what a context has made room for, or as this graph.
- */
-static uint64_t most_tokens(const struct ats_record *weight, uint64_t now)
+/* How many tokens the largest pass will have: what a context has made room for. 0: not known. */
+static uint64_t most_tokens(const struct ats_description *d)
 {
-    const long long noted = atomic_load(&weight->buffer->pass_tokens);
-    return noted > 0 && (uint64_t)noted > now ? (uint64_t)noted : now;
+    long long most = 0;
+    for (size_t r = 0; r < d->graph.n_roots; r++) {
+        const struct ats_record *record = d->locations[r].record;
+        const long long noted = record != NULL ? atomic_load(&record->buffer->pass_tokens) : 0;
+        most = noted > most ? noted : most;
+    }
+    return (uint64_t)most;
 }
 
 /* Adds what a root needs. */
 static void add_need(const struct ats_device *device, const struct ats_description *d, size_t root,
-                     struct need *need)
+                     uint64_t tokens, struct ats_staging_need *need)
 {
-    const struct ats_record *record = d->locations[root].record;
+    const struct ggml_tensor *made = &d->locations[root].record->as_made;
     const struct ats_pieces pieces = ats_pieces_of_root(device, d, root);
-    struct ggml_tensor passes = record->as_made;
-    if (pieces.n > 1) {
-        const uint64_t tokens = ats_graph_tokens(d->cgraph);
-        const uint64_t columns = ats_piece_columns(d, root) / (tokens > 0 ? tokens : 1);
-        const size_t scratch =
-            ats_piece_scratch(&pieces, (columns > 0 ? columns : 1) * most_tokens(record, tokens));
-        need->scratch = scratch > need->scratch ? scratch : need->scratch;
-        passes = ats_piece_tensor(&record->as_made, pieces.rows);
+    if (pieces.n <= 1) {
+        const size_t bytes = ats_vram_bytes(device, made);
+        need->whole = bytes > need->whole ? bytes : need->whole;
+        return;
     }
-    const size_t bytes = ats_vram_bytes(device, &passes);
-    need->in_pieces = bytes > need->largest ? pieces.n > 1 : need->in_pieces;
-    need->largest = bytes > need->largest ? bytes : need->largest;
+    const struct ggml_tensor piece = ats_piece_tensor(made, pieces.rows);
+    const size_t bytes = ats_vram_bytes(device, &piece);
+    const size_t scratch = ats_piece_scratch(&pieces, ats_piece_columns(d, root, tokens));
+    need->piece = bytes > need->piece ? bytes : need->piece;
+    need->scratch = scratch > need->scratch ? scratch : need->scratch;
 }
 
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description)
@@ -84,15 +79,16 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
     if (kind != ATS_PROMOTE_ALL && !ats_device_can_pin(device)) {
         return;
     }
-    struct need need = {0};
+    struct ats_staging_need need = {0};
+    const uint64_t tokens = most_tokens(description);
     for (size_t r = 0; r < description->graph.n_roots; r++) {
         const struct ats_location *location = &description->locations[r];
         if (location->record != NULL && location->record->block == NULL && can_pass(location)) {
-            add_need(device, description, r, &need);
+            add_need(device, description, r, tokens, &need);
         }
     }
     const bool fits = ats_unplaced_bytes(device, description) <= ats_device_vram_left(device);
-    if (need.largest == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
+    if (need.whole + need.piece == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }
     if (!take_places(stream, &need, device->staging_places) &&
@@ -122,7 +118,7 @@ static void cut(const struct ats_stream *stream, struct ats_description *descrip
             continue;
         }
         const struct ats_pieces pieces = ats_pieces_of_root(stream->device, description, r);
-        const uint64_t columns = ats_piece_columns(description, r);
+        const uint64_t columns = ats_piece_columns(description, r, 0);
         if (pieces.n > 1 && ats_piece_scratch(&pieces, columns) <= scratch) {
             const struct ggml_tensor piece =
                 ats_piece_tensor(&description->locations[r].record->as_made, pieces.rows);
@@ -145,11 +141,11 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
                       const bool *candidates, bool *chosen)
 {
     struct ats_promotion rule = stream->device->config->promotion;
+    cut(stream, description, candidates);
     rule.copy_latency_us = description->rates->costs.copy_latency_us;
     rule.link_bytes_per_us = description->rates->costs.link_bytes_per_us;
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.ring / 2;
-    cut(stream, description, candidates);
     rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
     ats_promote(&description->graph, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;

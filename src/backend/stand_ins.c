@@ -92,15 +92,23 @@ static bool runs_here(const struct maker *m, const struct ats_tensor_entry *entr
            m->description->ops[entry->node].region == 0 && !is_cut(m, (size_t)entry->node);
 }
 
+static bool make_operand(struct maker *m, const struct ggml_tensor *tensor)
+{
+    const struct ggml_tensor *copy = stand_in_of(m, tensor);
+    return copy != NULL &&
+           (copy != blank(m) ||
+            ats_fail(m->err, "tensor %s has no place on the accelerator", tensor->name));
+}
+
 /* The result of an operator that runs in pieces, and what these read besides the weight. */
 static bool make_operands(struct maker *m, const struct ggml_tensor *node)
 {
     for (int s = 1; s < GGML_MAX_SRC; s++) {
-        if (node->src[s] != NULL && stand_in_of(m, node->src[s]) == NULL) {
+        if (node->src[s] != NULL && !make_operand(m, node->src[s])) {
             return false;
         }
     }
-    return stand_in_of(m, node) != NULL;
+    return make_operand(m, node);
 }
 
 static bool fill_sources(struct maker *m, const struct ggml_tensor *tensor,

@@ -243,7 +243,7 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     while (step->fill == NULL && crossed < step->bytes) {
         const size_t left = step->bytes - crossed;
         const size_t n = left < piece ? left : piece;
-        ggml_backend_tensor_set_async(backend, &accel, host + crossed, crossed, n);
+        ggml_backend_tensor_set_async(backend, &accel, host + part->offset + crossed, crossed, n);
         crossed += n;
     }
     for (size_t done = 0; done < step->padding;) {

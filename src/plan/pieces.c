@@ -9,7 +9,7 @@ struct ats_pieces ats_pieces_of(const struct ats_piece_rule *rule, size_t row_by
                                 uint64_t n_rows, uint64_t n_experts)
 {
     const struct ats_pieces whole = {.n = 1, .rows = (uint32_t)n_rows};
-    if (row_bytes == 0 || n_experts == 0 || n_rows > UINT32_MAX) {
+    if (row_bytes == 0 || n_experts <= 1 || n_rows > UINT32_MAX) {
         return whole;
     }
     const uint64_t step = rule->row_multiple;

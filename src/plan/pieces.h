@@ -1,17 +1,17 @@
 /* Pieces: a matrix of stacked experts on its way through staging memory, a few rows of each expert
  * at a time.
  *
- * Pure. Such a matrix has hundreds of MB, and staging memory has room for three of what passes
+ * Pure. Such a matrix has hundreds of MB, and staging memory has room for several of what passes
  * through: whole matrices would take a gigabyte from weights that could live in VRAM. A piece is
- * the same rows of all experts, so the product with it is those rows of the result, computed as in
- * the whole one. It is put together in memory of its own (scratch) and copied to where the result
- * belongs, since not every accelerator writes products between other rows.
+ * the same rows of all experts, so the product with it is those rows of the result. The product is
+ * made in memory of its own (scratch) and copied to where the result belongs, since not every
+ * accelerator writes products between other rows. Its values are those of the whole product as far
+ * as the accelerator's kernel adds up a row alike for any number of rows.
  *
  * Thread-safety: no shared state. */
 #ifndef ATS_PLAN_PIECES_H
 #define ATS_PLAN_PIECES_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,8 +30,8 @@ struct ats_pieces {
     uint32_t rows; /* of each expert, in each piece but the last */
 };
 
-/* A matrix of `n_experts` times `n_rows` rows of `row_bytes`. Of one that fits in a piece, n is 1.
- */
+/* A matrix of `n_experts` times `n_rows` rows of `row_bytes`. Of one that fits in a piece, or of a
+ * single expert, n is 1. */
 struct ats_pieces ats_pieces_of(const struct ats_piece_rule *rule, size_t row_bytes,
                                 uint64_t n_rows, uint64_t n_experts);
 

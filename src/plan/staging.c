@@ -1,15 +1,22 @@
 #include "plan/staging.h"
 
-size_t ats_staging_size(size_t largest, bool in_pieces, size_t budget, unsigned places)
+/* `n` times the size, at most `room`. */
+static size_t times(size_t size, unsigned n, size_t room)
 {
-    enum { MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64 };
+    return size > room / n ? room : n * size;
+}
+
+size_t ats_staging_size(const struct ats_staging_need *need, size_t budget, unsigned places)
+{
+    enum { MOST_OF_BUDGET = 3, SMALL_PART_OF_BUDGET = 64, PIECES_PER_PLACE = 2 };
     /* without it the ring holds one large weight and a few small ones, and nothing overlaps */
     const size_t enough = (size_t)4 << 20;
     const size_t part = budget / SMALL_PART_OF_BUDGET;
     const size_t between = part < enough ? part : enough;
-    const size_t most = budget / MOST_OF_BUDGET;
-    places *= in_pieces ? 2 : 1;
-    return largest > (most - between) / places ? most : places * largest + between;
+    const size_t room = budget / MOST_OF_BUDGET - between;
+    const size_t whole = times(need->whole, places, room);
+    const size_t pieces = times(need->piece, places * PIECES_PER_PLACE, room);
+    return (whole > pieces ? whole : pieces) + between;
 }
 
 static bool overlap(const struct ats_staged *a, size_t begin, size_t end)

@@ -32,13 +32,19 @@ struct ats_staged {
  * stays in VRAM: which is faster is for a prediction to say. */
 enum { ATS_STAGING_PLACES = 3, ATS_STAGING_FEW_PLACES = 2 };
 
-/* How many bytes to set aside: room for `places` of the largest weight and for the small ones
- * between them (expert biases); at most a third of the budget. If that largest one is a piece
- * (pieces.h), for twice as many: copies must go on while operators run that wait for none, and a
- * few pieces are soon there. By prediction for the five models with experts of docs/benchmark.md and
- * links of 24 and 50 GB/s, six pieces are 1 to 10 % faster in prompts than three, and as fast as
- * more, or faster. */
-size_t ats_staging_size(size_t largest, bool in_pieces, size_t budget, unsigned places);
+/* The largest of what passes through. */
+struct ats_staging_need {
+    size_t whole;   /* weight */
+    size_t piece;   /* of one that comes in pieces (pieces.h) */
+    size_t scratch; /* for products with pieces */
+};
+
+/* How many bytes to set aside for weights: room for `places` of the largest and for the small ones
+ * between them (expert biases); at most a third of the budget. Of pieces there is room for twice as
+ * many: copies must go on while operators run that wait for none, and a few pieces are soon there.
+ * By prediction for the five models with experts of docs/benchmark.md and links of 24 and 50 GB/s,
+ * prompts are 1 to 10 % faster with six than with three, and within 2 % of what is best. */
+size_t ats_staging_size(const struct ats_staging_need *need, size_t budget, unsigned places);
 
 /* Gives each of `n` weights a place in an area of `capacity` bytes, at multiples of
  * `alignment`. False if those that one split reads do not fit together with those that

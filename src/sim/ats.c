@@ -54,14 +54,21 @@ static bool is_layer_weight(const struct ats_model *m, const struct ats_model_un
     return u->role != ATS_ROLE_EMBEDDING && m->tensors[m->weights[u->first_weight + w]].layer >= 0;
 }
 
+static void add_need(const struct ats_pieces *pieces, uint64_t bytes, uint64_t columns,
+                     struct ats_staging_need *need)
+{
+    size_t *largest = pieces->n > 1 ? &need->piece : &need->whole;
+    const size_t scratch = ats_piece_scratch(pieces, columns);
+    *largest = bytes > *largest ? bytes : *largest;
+    need->scratch = scratch > need->scratch ? scratch : need->scratch;
+}
+
 void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_bytes,
                              unsigned places, struct ats_sim_placement *p)
 {
     const struct ats_model *m = s->model;
     uint64_t total = compute_bytes;
-    uint64_t largest = 0;
-    uint64_t scratch = 0;
-    bool in_pieces = false;
+    struct ats_staging_need need = {0};
     for (size_t i = 0; i < m->n_units; i++) {
         const struct ats_model_unit *u = &m->units[i];
         total += ats_model_state_bytes(u, s->n_ctx, s->ubatch);
@@ -71,19 +78,15 @@ void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_b
             const struct ats_pieces pieces = ats_sim_pieces_of(m, u, t, &bytes);
             total += m->tensors[t].bytes;
             if (is_layer_weight(m, u, w)) {
-                const uint64_t products =
-                    ats_piece_scratch(&pieces, (uint64_t)u->n_used * s->ubatch);
-                in_pieces = bytes > largest ? pieces.n > 1 : in_pieces;
-                largest = bytes > largest ? bytes : largest;
-                scratch = products > scratch ? products : scratch;
+                add_need(&pieces, bytes, (uint64_t)u->n_used * s->ubatch, &need);
             }
         }
     }
-    const uint64_t ring = ats_staging_size(largest, in_pieces, s->vram_bytes, places);
+    const uint64_t ring = ats_staging_size(&need, s->vram_bytes, places);
     const uint64_t left = s->vram_bytes > compute_bytes ? s->vram_bytes - compute_bytes : 0;
-    const bool takes = total > s->vram_bytes && ring + scratch <= left;
-    p->staging_bytes = takes ? ring + scratch : 0;
-    p->scratch_bytes = takes ? scratch : 0;
+    const bool takes = total > s->vram_bytes && ring + need.scratch <= left;
+    p->staging_bytes = takes ? ring + need.scratch : 0;
+    p->scratch_bytes = takes ? need.scratch : 0;
 }
 
 /* ---- what is decided ---- */

@@ -58,9 +58,11 @@ bool ats_sim_rows_action(const struct ats_sim_setting *setting, const struct ats
 {
     struct ats_op_shape shape = ats_model_shape(setting->model, unit, op, pass);
     const double share = n_rows / shape.m;
-    shape.m = n_rows;
     shape.weight_bytes *= share;
-    shape.io_bytes *= share;
+    /* each piece reads all that the product is made from */
+    shape.io_bytes *= (n_rows + shape.k) / (shape.m + shape.k);
+    shape.m = n_rows;
+    shape.fused = false;
     shape.n_distinct = distinct_experts(routing, unit);
     return make_action(setting, op, &shape, 0, ATS_ACCEL, action);
 }

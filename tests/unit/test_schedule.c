@@ -481,6 +481,8 @@ static void test_pieces(void **state)
     pieces = ats_pieces_of(rule, 432, 2048, 8);
     assert_int_equal(pieces.n, 1);
     assert_int_equal(ats_piece_scratch(&pieces, 4096), 0);
+    /* of one expert, an ordinary matrix */
+    assert_int_equal(ats_pieces_of(rule, 1 << 20, 4096, 1).n, 1);
 
     for (uint64_t round = 0; round < 1000; round++) {
         struct ats_rng rng = test_rng(400000 + round);

@@ -38,23 +38,29 @@ static void test_by_hand(void **state)
     assert_int_equal(staged[3].after, 1);
 }
 
+static size_t size_of(size_t whole, size_t piece, size_t budget, unsigned places)
+{
+    const struct ats_staging_need need = {.whole = whole, .piece = piece};
+    return ats_staging_size(&need, budget, places);
+}
+
 static void test_size_by_hand(void **state)
 {
     (void)state;
     const size_t mib = (size_t)1 << 20;
-    assert_int_equal(ats_staging_size(100 * mib, false, 6144 * mib, ATS_STAGING_PLACES), 304 * mib);
-    assert_int_equal(ats_staging_size(681 * mib, false, 6144 * mib, ATS_STAGING_PLACES),
-                     2047 * mib);
-    assert_int_equal(ats_staging_size(682 * mib, false, 6144 * mib, ATS_STAGING_PLACES),
+    assert_int_equal(size_of(100 * mib, 0, 6144 * mib, ATS_STAGING_PLACES), 304 * mib);
+    assert_int_equal(size_of(681 * mib, 0, 6144 * mib, ATS_STAGING_PLACES), 2047 * mib);
+    assert_int_equal(size_of(682 * mib, 0, 6144 * mib, ATS_STAGING_PLACES),
                      2048 * mib); /* a third */
-    assert_int_equal(ats_staging_size(SIZE_MAX, false, 6144 * mib, ATS_STAGING_PLACES), 2048 * mib);
-    assert_int_equal(ats_staging_size(mib, false, 64 * mib, ATS_STAGING_PLACES),
+    assert_int_equal(size_of(SIZE_MAX, 0, 6144 * mib, ATS_STAGING_PLACES), 2048 * mib);
+    assert_int_equal(size_of(mib, 0, 64 * mib, ATS_STAGING_PLACES),
                      4 * mib); /* 1 MiB for the small ones */
-    assert_int_equal(ats_staging_size(mib, false, 3 * mib, ATS_STAGING_PLACES), mib);
-    assert_int_equal(ats_staging_size(1, false, 0, ATS_STAGING_PLACES), 0);
-    assert_int_equal(ats_staging_size(100 * mib, false, 6144 * mib, ATS_STAGING_FEW_PLACES),
-                     204 * mib);
-    assert_int_equal(ats_staging_size(28 * mib, true, 6144 * mib, ATS_STAGING_PLACES), 172 * mib);
+    assert_int_equal(size_of(mib, 0, 3 * mib, ATS_STAGING_PLACES), mib);
+    assert_int_equal(size_of(1, 0, 0, ATS_STAGING_PLACES), 0);
+    assert_int_equal(size_of(100 * mib, 0, 6144 * mib, ATS_STAGING_FEW_PLACES), 204 * mib);
+    assert_int_equal(size_of(50 * mib, 28 * mib, 6144 * mib, ATS_STAGING_PLACES), 172 * mib);
+    assert_int_equal(size_of(60 * mib, 28 * mib, 6144 * mib, ATS_STAGING_PLACES), 184 * mib);
+    assert_int_equal(size_of(0, 28 * mib, 6144 * mib, ATS_STAGING_PLACES), 172 * mib);
 }
 
 static void test_what_does_not_fit(void **state)
