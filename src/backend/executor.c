@@ -16,9 +16,9 @@ static bool transfer_ok(struct ats_stream *stream, struct ats_error *err)
 
 /* Where the bytes are in VRAM. State may have got its place there after the plan was made, by a
  * graph that was the first to write it. */
-static struct ggml_tensor accel_of(const struct ats_transfer *transfer)
+static const struct ggml_tensor *accel_of(const struct ats_transfer *transfer)
 {
-    return transfer->record != NULL ? transfer->record->accel : transfer->accel;
+    return transfer->record != NULL ? &transfer->record->accel : &transfer->accel;
 }
 
 /* Starts a copy of `bytes` behind `offset` to `side`; complete once the accelerator has been
@@ -28,13 +28,14 @@ static void start_copy(struct ats_stream *stream, const struct ats_transfer *tra
 {
     struct ats_device *device = stream->device;
     char *host = transfer->buffer->base + transfer->begin + offset;
-    struct ggml_tensor accel = accel_of(transfer);
     ats_meter_copy(stream, bytes);
     if (side == ATS_ACCEL) {
+        /* const in effect: the tensor only carries the address */
+        struct ggml_tensor accel = *accel_of(transfer);
         ggml_backend_tensor_set_async(stream->accel, &accel, host, offset, bytes);
         device->counters.copied_to_accel_bytes += bytes;
     } else {
-        ats_landing_get(stream, &accel, host, offset, bytes);
+        ats_landing_get(stream, accel_of(transfer), host, offset, bytes);
         device->counters.copied_to_host_bytes += bytes;
     }
     stream->in_flight = true;

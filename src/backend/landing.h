@@ -18,7 +18,7 @@ struct ats_stream;
 enum { ATS_LANDING_MOST = 32 };
 
 struct ats_landed {
-    const char *name; /* of the tensor, as long as the plan that copies it */
+    const char *name; /* of the tensor, as long as the plan that copies it, or its record */
     char *to;
     const char *from;
     size_t bytes;
