@@ -101,7 +101,8 @@ static bool read_experts(const char *text, struct ats_config *config, struct ats
 }
 
 /* Models of tests have weights of a few KiB. */
-static const struct ats_piece_rule pieces_of_tests = {.most_bytes = 2048, .row_multiple = 8};
+static const struct ats_piece_rule pieces_of_tests = {
+    .most_bytes = 2048, .row_tile = 16, .least_rows = 8};
 
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one
  * side keeps it there. */

@@ -2,7 +2,8 @@
 
 const struct ats_piece_rule ats_piece_rule_default = {
     .most_bytes = (size_t)32 << 20,
-    .row_multiple = 128,
+    .row_tile = 128,
+    .least_rows = 32,
 };
 
 struct ats_pieces ats_pieces_of(const struct ats_piece_rule *rule, size_t row_bytes,
@@ -12,9 +13,9 @@ struct ats_pieces ats_pieces_of(const struct ats_piece_rule *rule, size_t row_by
     if (row_bytes == 0 || n_experts <= 1 || n_rows > UINT32_MAX) {
         return whole;
     }
-    const uint64_t step = rule->row_multiple;
-    const uint64_t fit = rule->most_bytes / n_experts / row_bytes / step * step;
-    const uint64_t rows = fit > step ? fit : step;
+    const uint64_t fit = rule->most_bytes / n_experts / row_bytes;
+    const uint64_t step = fit >= rule->row_tile ? rule->row_tile : rule->least_rows;
+    const uint64_t rows = fit > step ? fit / step * step : step;
     if (rows >= n_rows) {
         return whole;
     }

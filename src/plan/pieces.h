@@ -17,12 +17,14 @@
 
 /* How finely matrices are cut. */
 struct ats_piece_rule {
-    size_t most_bytes;     /* of a piece, if `row_multiple` rows are not more already */
-    uint32_t row_multiple; /* rows of a piece; of the last one, what is left */
+    size_t most_bytes;   /* of a piece, if `least_rows` rows are not more already */
+    uint32_t row_tile;   /* a piece has a multiple of so many rows, */
+    uint32_t least_rows; /* or of so many, if a tile is too large; the last one has what is left */
 };
 
-/* A piece of 32 MiB takes a PCIe 4.0 link 1.4 ms, over a hundred times the latency of a copy; 128
- * rows are what tiled kernels compute at once. */
+/* A piece of 32 MiB takes a PCIe 4.0 link 1.4 ms, over a hundred times the latency of a copy. Tiled
+ * kernels compute 128 rows at once. With hundreds of experts a piece has fewer: their products are
+ * far shorter than the copies, so that a tile may be partly empty. */
 extern const struct ats_piece_rule ats_piece_rule_default;
 
 struct ats_pieces {

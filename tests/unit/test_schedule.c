@@ -467,12 +467,12 @@ static void test_pieces_are_splits(void **state)
 static void test_pieces(void **state)
 {
     (void)state;
-    /* 512 experts of 512 rows of 1152 bytes, as in Qwen3-Next: 128 rows take 75 MB already */
+    /* 512 experts of 512 rows of 1152 bytes, as in Qwen3-Next: 56 rows fit in 32 MiB */
     const struct ats_piece_rule *rule = &ats_piece_rule_default;
     struct ats_pieces pieces = ats_pieces_of(rule, 1152, 512, 512);
-    assert_int_equal(pieces.n, 4);
-    assert_int_equal(pieces.rows, 128);
-    assert_int_equal(ats_piece_scratch(&pieces, UINT64_C(10) * 2048), 128 * 4 * 20480);
+    assert_int_equal(pieces.n, 16);
+    assert_int_equal(pieces.rows, 32);
+    assert_int_equal(ats_piece_scratch(&pieces, UINT64_C(10) * 2048), 32 * 4 * 20480);
     /* 128 experts of 2048 rows of 432 bytes: 606 rows fit in 32 MiB, and 512 of whole tiles */
     pieces = ats_pieces_of(rule, 432, 2048, 128);
     assert_int_equal(pieces.n, 4);
@@ -486,8 +486,10 @@ static void test_pieces(void **state)
 
     for (uint64_t round = 0; round < 1000; round++) {
         struct ats_rng rng = test_rng(400000 + round);
+        const uint32_t least = (uint32_t)test_between(&rng, 1, 60);
         const struct ats_piece_rule r = {.most_bytes = test_between(&rng, 1, 100000),
-                                         .row_multiple = (uint32_t)test_between(&rng, 1, 300)};
+                                         .row_tile = (uint32_t)test_between(&rng, 1, 10) * least,
+                                         .least_rows = least};
         const uint64_t n_rows = test_between(&rng, 1, 5000);
         const uint64_t n_experts = test_between(&rng, 1, 64);
         const size_t row_bytes = test_between(&rng, 1, 5000);
@@ -496,9 +498,9 @@ static void test_pieces(void **state)
         for (uint32_t i = 0; i < p.n; i++) {
             const uint32_t rows = ats_piece_rows(&p, n_rows, i);
             assert_true(rows > 0 && rows <= p.rows);
-            assert_true(p.n == 1 || i + 1 == p.n || rows % r.row_multiple == 0);
-            assert_true(p.n == 1 || rows <= r.row_multiple ||
-                        rows * row_bytes * n_experts <= r.most_bytes);
+            assert_true(p.n == 1 || i + 1 == p.n || rows % least == 0);
+            assert_true(p.n == 1 || rows <= least || rows * row_bytes * n_experts <= r.most_bytes);
+            assert_true(p.n == 1 || i + 1 == p.n || rows < r.row_tile || rows % r.row_tile == 0);
             sum += rows;
         }
         assert_int_equal(sum, n_rows);
