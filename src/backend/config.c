@@ -100,9 +100,10 @@ static bool read_experts(const char *text, struct ats_config *config, struct ats
     return ats_fail(err, "ATS_EXPERTS=%.200s is none of auto, whole, slices", text);
 }
 
-/* Models of tests have weights of a few KiB. */
+/* Models of tests have weights of a few KiB, with rows by the power of two: the last piece is
+ * smaller. */
 static const struct ats_piece_rule pieces_of_tests = {
-    .most_bytes = 2048, .row_tile = 16, .least_rows = 8};
+    .most_bytes = 2048, .row_tile = 24, .least_rows = 12};
 
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one
  * side keeps it there. */
