@@ -15,8 +15,8 @@
 #include "plan/graph_desc.h"
 #include "plan/partition.h"
 
-/* Weights are copied in pieces of this size, so that an activation waits for one piece at most
- * where both use one copy engine. At 24 GB/s a piece takes eight times as long as its start. */
+/* Weights are copied in chunks of this size, so that an activation waits for one chunk at most
+ * where both use one copy engine. At 24 GB/s a chunk takes eight times as long as its start. */
 enum { ATS_BESIDE_CHUNK = 2 << 20 };
 
 /* Sets `chosen` for each root: the candidates that cross in every pass; none if staging memory is
