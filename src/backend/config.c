@@ -55,26 +55,37 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
     return true;
 }
 
+/* Models of tests have weights of a few KiB, with rows by the power of two: the last piece is
+ * smaller. */
+static const struct ats_piece_rule pieces_of_tests = {
+    .most_bytes = 2048, .row_tile = 24, .least_rows = 12};
+
 static bool read_promotion(const char *text, struct ats_config *config, struct ats_error *err)
 {
     static const struct {
         const char *name;
         enum ats_promotion_kind kind;
-    } names[] = {
-        {"auto", ATS_PROMOTE_FASTER}, {"none", ATS_PROMOTE_NONE}, {"all", ATS_PROMOTE_ALL}};
+        const struct ats_piece_rule *pieces;
+    } names[] = {{"auto", ATS_PROMOTE_FASTER, &ats_piece_rule_default},
+                 {"none", ATS_PROMOTE_NONE, &ats_piece_rule_default},
+                 {"all", ATS_PROMOTE_ALL, &ats_piece_rule_default},
+                 {"pieces", ATS_PROMOTE_ALL, &pieces_of_tests}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcmp(text, names[i].name) == 0) {
             config->promotion.kind = names[i].kind;
+            config->pieces = *names[i].pieces;
             return true;
         }
     }
     struct ats_error reason = {{0}};
     config->promotion.kind = ATS_PROMOTE_RANDOM;
+    config->pieces = pieces_of_tests;
     if (strncmp(text, "random:", 7) == 0 &&
         ats_parse_u64(text + 7, UINT64_MAX, &config->promotion.seed, &reason)) {
         return true;
     }
-    return ats_fail(err, "ATS_PROMOTE=%.200s is none of auto, none, all, random:SEED", text);
+    return ats_fail(err, "ATS_PROMOTE=%.200s is none of auto, none, all, pieces, random:SEED",
+                    text);
 }
 
 static bool read_transfer(const char *text, struct ats_config *config, struct ats_error *err)
@@ -99,11 +110,6 @@ static bool read_experts(const char *text, struct ats_config *config, struct ats
     }
     return ats_fail(err, "ATS_EXPERTS=%.200s is none of auto, whole, slices", text);
 }
-
-/* Models of tests have weights of a few KiB, with rows by the power of two: the last piece is
- * smaller. */
-static const struct ats_piece_rule pieces_of_tests = {
-    .most_bytes = 2048, .row_tile = 24, .least_rows = 12};
 
 /* A rule that is there for tests draws promotions at random too; one that keeps a model on one
  * side keeps it there. */
@@ -224,12 +230,12 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     }
     config->promotion =
         (struct ats_promotion){.kind = promotion_of(config->rule.kind), .seed = config->rule.seed};
+    config->pieces =
+        config->promotion.kind == ATS_PROMOTE_RANDOM ? pieces_of_tests : ats_piece_rule_default;
     const char *promotion = value_of("ATS_PROMOTE");
     if (promotion != NULL && !read_promotion(promotion, config, err)) {
         return false;
     }
-    config->pieces =
-        config->promotion.kind == ATS_PROMOTE_RANDOM ? pieces_of_tests : ats_piece_rule_default;
     const char *experts = value_of("ATS_EXPERTS");
     if (experts != NULL && !read_experts(experts, config, err)) {
         return false;

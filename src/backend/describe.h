@@ -54,7 +54,7 @@ struct ats_description {
     const struct ats_plan_rates *rates; /* borrowed */
     const struct ggml_cgraph *cgraph;   /* borrowed; its nodes are the operators */
     bool only_known;                    /* no record is made */
-    size_t piece; /* promoted weights are copied in pieces of this size; 0: each at once */
+    size_t chunk; /* promoted weights are copied in chunks of this size; 0: each at once */
 };
 
 /* Describes `cgraph`, with what its operators take at these rates. Needs the device's write lock,

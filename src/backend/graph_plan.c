@@ -269,7 +269,7 @@ static bool fill_promotions(struct builder *b)
         };
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
     }
-    plan->piece = b->description.piece;
+    plan->chunk = b->description.chunk;
     for (size_t i = 0; i < plan->n_promotions; i++) {
         plan->has_fills = plan->has_fills || plan->promotions[i].fill != NULL;
     }

@@ -68,7 +68,7 @@ struct ats_graph_plan {
     size_t n_copies;
     struct ats_promotion_step *promotions; /* in the order of their first use */
     size_t n_promotions;
-    size_t piece;   /* of which they are copied, or 0: each at once */
+    size_t chunk;   /* of which they are copied, or 0: each at once */
     bool has_fills; /* of some, a part is in slots (experts_fill.h) */
     uint64_t held;  /* names the promotions if they stay in staging memory; 0: they pass through */
     struct ats_piece_op *piece_ops; /* of splits that compute a piece */

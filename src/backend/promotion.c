@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 /* Of copies of a random rule: less than the weights of test models. */
-enum { RANDOM_PIECE = 1000 };
+enum { RANDOM_CHUNK = 1000 };
 
 /* Whether a location is a weight of a layer that could pass through staging memory. What
  * belongs to no layer (the output matrix) is large and placed before all else. */
@@ -194,7 +194,7 @@ static bool prefer_beside(const struct ats_stream *stream, struct ats_descriptio
     const bool ok =
         ats_prefer_beside(&description->graph, &description->rates->costs, stream->staging.ring,
                           candidates, chosen, description->roots, &preferred);
-    description->piece = preferred ? ATS_BESIDE_CHUNK : 0;
+    description->chunk = preferred ? ATS_BESIDE_CHUNK : 0;
     return ok;
 }
 
@@ -222,7 +222,7 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
         }
     }
     if (rule->kind == ATS_PROMOTE_RANDOM) {
-        description->piece = RANDOM_PIECE;
+        description->chunk = RANDOM_CHUNK;
     }
     for (size_t r = 0; ok && r < n_roots; r++) {
         if (chosen[r]) {

@@ -231,7 +231,7 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     struct ggml_tensor accel = step->accel;
     const char *host = ats_record_host(step->record);
     const struct ats_part *part = &step->part;
-    const size_t piece = plan->piece != 0 ? plan->piece : step->bytes;
+    const size_t chunk = plan->chunk != 0 ? plan->chunk : step->bytes;
     size_t crossed = 0;
     if (step->fill != NULL) {
         crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
@@ -242,7 +242,7 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     }
     while (step->fill == NULL && crossed < step->bytes) {
         const size_t left = step->bytes - crossed;
-        const size_t n = left < piece ? left : piece;
+        const size_t n = left < chunk ? left : chunk;
         ggml_backend_tensor_set_async(backend, &accel, host + part->offset + crossed, crossed, n);
         crossed += n;
     }
@@ -264,7 +264,7 @@ static bool is_armed(const struct ats_graph_plan *plan)
 /* Whether it matters how long weights are on their way. */
 static bool is_timed(const struct ats_stream *stream, const struct ats_graph_plan *plan)
 {
-    return plan->piece != 0 && ats_meter_watches(stream);
+    return plan->chunk != 0 && ats_meter_watches(stream);
 }
 
 /* Starts the copies whose places are free once the first `n_splits` splits are done, in order:

@@ -32,13 +32,13 @@ static bool is_new_candidate(const struct walk *w, uint32_t root)
     return w->candidates[root] && !w->seen[root];
 }
 
-/* What the link brings of weights at this rate, the starts of their pieces included. */
-static float in_pieces(const struct ats_partition_costs *costs, float bytes_per_us)
+/* What the link brings of weights at this rate, the starts of their chunks included. */
+static float in_chunks(const struct ats_partition_costs *costs, float bytes_per_us)
 {
-    const float piece = costs->piece_bytes;
-    return bytes_per_us <= 0 || piece <= 0
+    const float chunk = costs->chunk_bytes;
+    return bytes_per_us <= 0 || chunk <= 0
                ? bytes_per_us
-               : piece / (piece / bytes_per_us + costs->copy_latency_us);
+               : chunk / (chunk / bytes_per_us + costs->copy_latency_us);
 }
 
 static void mark_seen(struct walk *w, size_t first, size_t end)
@@ -90,7 +90,7 @@ static size_t add_group(struct walk *w, size_t first)
         return first;
     }
     mark_seen(w, first, end);
-    const float way_us = unit.bytes / in_pieces(w->costs, w->costs->least_link_bytes_per_us);
+    const float way_us = unit.bytes / in_chunks(w->costs, w->costs->least_link_bytes_per_us);
     stays = stays || way_us > MOST_TIMES_THE_CPU * unit.us[ATS_HOST];
     const ats_side_set wanted = stays                 ? ATS_ON(ATS_HOST)
                                 : w->resident != NULL ? ATS_ON(ATS_ACCEL)
@@ -152,21 +152,21 @@ static void release(struct walk *w)
     free(w->sides);
 }
 
-/* A change of side, which takes an activation over the link: while weights cross, behind the piece
+/* A change of side, which takes an activation over the link: while weights cross, behind the chunk
  * of them that is on its way. */
 static float change_us(const struct walk *w)
 {
     const float rate = w->costs->link_beside_cpu_bytes_per_us;
     const bool waits = w->resident == NULL && rate > 0;
-    return w->costs->split_us + (waits ? w->costs->piece_bytes / rate : 0);
+    return w->costs->split_us + (waits ? w->costs->chunk_bytes / rate : 0);
 }
 
 static bool plan(struct walk *w, size_t staging_bytes, float *us)
 {
     const struct ats_round round = {
         .split_us = change_us(w),
-        .bytes_per_us = {[ATS_HOST] = in_pieces(w->costs, w->costs->link_beside_cpu_bytes_per_us),
-                         [ATS_ACCEL] = in_pieces(w->costs, w->costs->least_link_bytes_per_us)},
+        .bytes_per_us = {[ATS_HOST] = in_chunks(w->costs, w->costs->link_beside_cpu_bytes_per_us),
+                         [ATS_ACCEL] = in_chunks(w->costs, w->costs->least_link_bytes_per_us)},
         .capacity = (float)staging_bytes,
     };
     if (!allocate(w)) {

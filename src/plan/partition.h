@@ -29,7 +29,7 @@ struct ats_partition_costs {
     float link_bytes_per_us;            /* bandwidth between the sides */
     float least_link_bytes_per_us;      /* what it has at least, for what must not be late */
     float link_beside_cpu_bytes_per_us; /* of it, while the CPU reads weights */
-    float piece_bytes;  /* of which weights cross beside the CPU; 0: as a whole, at no cost */
+    float chunk_bytes;  /* of which weights cross beside the CPU; 0: as a whole, at no cost */
     float most_of_held; /* crossing may take at most this part of the time that holding takes */
 };
 

@@ -31,7 +31,7 @@ const struct ats_plan_rates ats_plan_rates_assumed = {
             .link_bytes_per_us = 24e3F,
             .least_link_bytes_per_us = 12e3F,
             .link_beside_cpu_bytes_per_us = 9e3F,
-            .piece_bytes = ATS_BESIDE_CHUNK,
+            .chunk_bytes = ATS_BESIDE_CHUNK,
             .most_of_held = MOST_OF_HELD,
         },
 };
@@ -50,7 +50,7 @@ struct ats_plan_rates ats_plan_rates_of(const struct ats_device_rates *cpu,
                 .link_bytes_per_us = (float)(link * BYTES_PER_US),
                 .least_link_bytes_per_us = (float)(link * BYTES_PER_US),
                 .link_beside_cpu_bytes_per_us = (float)(fmin(link, left) * BYTES_PER_US),
-                .piece_bytes = ATS_BESIDE_CHUNK,
+                .chunk_bytes = ATS_BESIDE_CHUNK,
                 .most_of_held = MOST_OF_HELD,
             },
     };
