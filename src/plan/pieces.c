@@ -1,7 +1,7 @@
 #include "plan/pieces.h"
 
 const struct ats_piece_rule ats_piece_rule_default = {
-    .most_bytes = (size_t)32 << 20,
+    .most_bytes = (size_t)48 << 20,
     .row_tile = 128,
     .least_rows = 32,
 };
