@@ -20,7 +20,7 @@ struct ats_piece_op {
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
                                      const struct ats_description *description, size_t root);
 
-/* The largest piece as a tensor without a place. */
+/* A piece of so many rows, as a tensor without a place. */
 struct ggml_tensor ats_piece_tensor(const struct ggml_tensor *matrix, uint32_t rows);
 
 /* Columns of the product that reads the root if it computed at least so many tokens: experts that

@@ -22,13 +22,11 @@ struct ats_piece_rule {
     uint32_t least_rows; /* or of so many, if a tile is too large; the last one has what is left */
 };
 
-/* A piece of 48 MiB takes a PCIe 4.0 link 2 ms, two hundred times the latency of a copy. By
- * prediction for the five models with experts of docs/benchmark.md, prompts are then within 2 % of
- * what the best size gives at 12 and at 24 GB/s, but for GPT-OSS-20B, for which whole matrices
- * would be 5 % faster at 24; at 50 GB/s larger pieces would be 0 to 9 % faster. That is because of
- * experts in slots: the others come in runs, and with small pieces the runs are short. Tiled
- * kernels compute 128 rows at once. With hundreds of experts a piece has fewer: their products are
- * far shorter than the copies, so that a tile may be partly empty. */
+/* A piece of 48 MiB takes a PCIe 4.0 link 2 ms, two hundred times the latency of a copy. Smaller
+ * pieces leave more VRAM to weights; but of experts in slots the others come in runs, which with
+ * small pieces are short, so a faster link wants larger ones (docs/benchmark.md has what pieces
+ * change by prediction). Tiled kernels compute 128 rows at once. With hundreds of experts a piece
+ * has fewer: their products are far shorter than the copies, so that a tile may be partly empty. */
 extern const struct ats_piece_rule ats_piece_rule_default;
 
 struct ats_pieces {

@@ -41,9 +41,7 @@ struct ats_staging_need {
 
 /* How many bytes to set aside for weights: room for `places` of the largest and for the small ones
  * between them (expert biases); at most a third of the budget. Of pieces there is room for twice as
- * many: copies must go on while operators run that wait for none, and a few pieces are soon there.
- * By prediction for the five models with experts of docs/benchmark.md and links of 24 and 50 GB/s,
- * prompts are 1 to 10 % faster with six than with three, and within 2 % of what is best. */
+ * many: copies must go on while operators run that wait for none, and a few pieces are soon there. */
 size_t ats_staging_size(const struct ats_staging_need *need, size_t budget, unsigned places);
 
 /* Gives each of `n` weights a place in an area of `capacity` bytes, at multiples of
