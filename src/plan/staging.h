@@ -41,7 +41,8 @@ struct ats_staging_need {
 
 /* How many bytes to set aside for weights: room for `places` of the largest and for the small ones
  * between them (expert biases); at most a third of the budget. Of pieces there is room for twice as
- * many: copies must go on while operators run that wait for none, and a few pieces are soon there. */
+ * many: copies must go on while operators run that wait for none, and a few pieces are soon there.
+ */
 size_t ats_staging_size(const struct ats_staging_need *need, size_t budget, unsigned places);
 
 /* Gives each of `n` weights a place in an area of `capacity` bytes, at multiples of
