@@ -54,7 +54,7 @@ def say(text):
 
 def phases(quick):
     """Arguments of the driver for the measured phases."""
-    return ["--prefill", "512" if quick else "512,1024,4096"] + decode_phase(quick)
+    return ["--prefill", "32,128,512" if quick else "32,128,512,1024,4096"] + decode_phase(quick)
 
 
 def decode_phase(quick):

@@ -18,6 +18,9 @@ SERIES = [("layers", "llama.cpp by layers"), ("best", "llama.cpp at its best"),
           ("placement", "ATS, placement"), ("async", "ATS, + asynchronous"),
           ("dynamic", "ATS, + dynamic transfer")]
 LEVELS = ("placement", "async", "dynamic")
+# a prompt of fewer tokens is a short one: the time to its first token is what people see
+LONG_PROMPT = 512
+KINDS = {"short": "short prompts", "prefill": "prefill", "decode": "decode"}
 COLOURS = {"layers": "#b8b8b8", "best": "#6f7d8c", "placement": "#a9cdf0", "async": "#4a90d9",
            "dynamic": "#174f8c"}
 
@@ -36,6 +39,18 @@ def phase_name(test):
         f"tg{test['tokens']}@{test['depth']}"
 
 
+def kind_of(cell):
+    """A key of KINDS."""
+    if cell["phase"].startswith("tg"):
+        return "decode"
+    return "short" if int(cell["phase"][len("pp"):]) < LONG_PROMPT else "prefill"
+
+
+def parts(test):
+    """How many prompts or tokens the counters are about."""
+    return test["all_tokens"] / (test["tokens"] if test["phase"] == "prefill" else 1)
+
+
 def figures(tests):
     """What one system did in one cell, over its rounds."""
     rates = [t["tokens_per_s"] for t in tests]
@@ -51,11 +66,8 @@ def figures(tests):
                                  max(1, min(c["link_us"], c["compute_us"])))
         cell["link_gbps"] = median(lambda t, c: (c["bytes_h2d"] + c["bytes_d2h"]) /
                                    (1e9 * t["all_seconds"]))
-        passes = {"prefill": 1}
-        cell["synchronizations"] = median(lambda t, c: c["synchronizations"] /
-                                          passes.get(t["phase"], t["all_tokens"]))
-        cell["device_splits"] = median(lambda t, c: c["graphs"] /
-                                       passes.get(t["phase"], t["all_tokens"]))
+        cell["synchronizations"] = median(lambda t, c: c["synchronizations"] / parts(t))
+        cell["device_splits"] = median(lambda t, c: c["graphs"] / parts(t))
         cell["scale"] = counted[0][1]["scale"]
     return cell
 
@@ -68,7 +80,7 @@ def noise_note(cells):
     """A line on the decode cells whose equal levels differ, or None."""
     differences = [abs(c["systems"]["placement"]["tokens_per_s"] /
                        c["systems"]["async"]["tokens_per_s"] - 1) for c in cells
-                   if c["phase"].startswith("tg") and c["experts"] and
+                   if kind_of(c) == "decode" and c["experts"] and
                    {"placement", "async"} <= set(c["systems"])]
     many = [d for d in differences if d > MOST_EQUAL_DIFFERENCE]
     if not many:
@@ -84,9 +96,9 @@ AGREEMENT = 0.03
 def repeat_note(cells):
     """Lines on how well runs of the same cell agree: processes of their own, minutes apart."""
     lines = []
-    for kind, name in (("pp", "prefill"), ("tg", "decode")):
+    for kind, name in KINDS.items():
         pairs = [(abs(a - b) / statistics.mean((a, b)), cell, system)
-                 for cell in cells if cell["phase"].startswith(kind)
+                 for cell in cells if kind_of(cell) == kind
                  for system, f in cell["systems"].items()
                  if system != "best" or f["way"] != cell["systems"]["layers"]["way"]
                  for a, b in itertools.combinations(f["samples"], 2)]
@@ -160,8 +172,8 @@ def ablation(cells):
     """[(kind, {system: {"layers": geometric mean of ratios, "best": ..}})] over the cells that have
     all levels."""
     rows = []
-    for kind, name in (("pp", "prefill"), ("tg", "decode")):
-        chosen = [c for c in cells if c["phase"].startswith(kind) and
+    for kind, name in KINDS.items():
+        chosen = [c for c in cells if kind_of(c) == kind and
                   set(LEVELS) <= set(c["systems"])]
         if chosen:
             rows.append((name, {s: {r: geometric_mean([ratio(c, s, r) for c in chosen])
@@ -195,8 +207,8 @@ def table(cells, emulated):
         for rival in ("layers", "best"):
             lines.append(f"{'  ratio to ' + rival:<32}" +
                          "".join(f"{means[s][rival]:>8.2f}" for s in LEVELS))
-    for kind in ("pp", "tg"):
-        chosen = [c for c in cells if c["phase"].startswith(kind) and ats_of(c)]
+    for kind in KINDS:
+        chosen = [c for c in cells if kind_of(c) == kind and ats_of(c)]
         if not chosen:
             continue
         worst = min(chosen, key=lambda c: ratio(c, ats_of(c), "best"))
@@ -301,11 +313,11 @@ def write(results, folder):
          "models": {m: {k: e[k] for k in ("machine", "ways", "sweep", "late", "experts")}
                     for m, e in results["models"].items()}}, indent=1) + "\n",
              "results.md": markdown(cells, results)}
-    for kind, name in (("pp", "prefill"), ("tg", "decode")):
-        chosen = [c for c in cells if c["phase"].startswith(kind)]
+    for kind, name in KINDS.items():
+        chosen = [c for c in cells if kind_of(c) == kind]
         if chosen:
             label = "emulated, " if results["emulated"] else ""
-            files[f"{name}.svg"] = chart(chosen, f"{name.capitalize()}, {label}relative to "
+            files[f"{kind}.svg"] = chart(chosen, f"{name.capitalize()}, {label}relative to "
                                          "llama.cpp at its best")
     means = [{"model": "", "phase": name, "systems": {
         s: {"tokens_per_s": m[s]["best"]} for s, _ in SERIES}} for name, m in ablation(cells)]
