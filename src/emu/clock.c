@@ -167,7 +167,12 @@ void ats_emu_clock_unlock(void)
 
 void ats_emu_clock_entered(double begin_us, double allowed_us)
 {
-    entered_late_us += fmax(ats_emu_clock_us() - begin_us - allowed_us, 0);
+    const double took_us = ats_emu_clock_us() - begin_us;
+    entered_late_us += fmax(took_us - allowed_us, 0);
+    /* nobody reads the program's memory in that time */
+    pthread_mutex_lock(&state.lock);
+    state.own_cpu_us += took_us;
+    pthread_mutex_unlock(&state.lock);
 }
 
 /* ---- reading ---- */
