@@ -66,13 +66,16 @@ static bool read_promotion(const char *text, struct ats_config *config, struct a
         const char *name;
         enum ats_promotion_kind kind;
         const struct ats_piece_rule *pieces;
-    } names[] = {{"auto", ATS_PROMOTE_FASTER, &ats_piece_rule_default},
-                 {"none", ATS_PROMOTE_NONE, &ats_piece_rule_default},
-                 {"all", ATS_PROMOTE_ALL, &ats_piece_rule_default},
-                 {"pieces", ATS_PROMOTE_ALL, &pieces_of_tests}};
+        enum ats_used_kind used;
+    } names[] = {{"auto", ATS_PROMOTE_FASTER, &ats_piece_rule_default, ATS_USED_IF_FASTER},
+                 {"none", ATS_PROMOTE_NONE, &ats_piece_rule_default, ATS_USED_NEVER},
+                 {"all", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_NEVER},
+                 {"used", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_IF_FASTER},
+                 {"pieces", ATS_PROMOTE_ALL, &pieces_of_tests, ATS_USED_NEVER}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcmp(text, names[i].name) == 0) {
             config->promotion.kind = names[i].kind;
+            config->promotion.used = names[i].used;
             config->pieces = *names[i].pieces;
             return true;
         }
@@ -84,7 +87,7 @@ static bool read_promotion(const char *text, struct ats_config *config, struct a
         ats_parse_u64(text + 7, UINT64_MAX, &config->promotion.seed, &reason)) {
         return true;
     }
-    return ats_fail(err, "ATS_PROMOTE=%.200s is none of auto, none, all, pieces, random:SEED",
+    return ats_fail(err, "ATS_PROMOTE=%.200s is none of auto, none, all, pieces, used, random:SEED",
                     text);
 }
 

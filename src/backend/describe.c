@@ -170,6 +170,7 @@ static bool describe_op(struct ats_device *device, struct ats_description *d, si
         return false;
     }
     op->write = written;
+    op->ids = node->op == GGML_OP_MUL_MAT_ID ? 2 : 0;
     op->partial_write = node->view_src != NULL;
     op->supported = 0;
     if (ggml_backend_dev_supports_op(device->cpu, node)) {
@@ -275,5 +276,6 @@ void ats_description_free(struct ats_description *description)
     free(description->roots);
     free(description->locations);
     free(description->entries);
+    free(description->used);
     *description = (struct ats_description){0};
 }

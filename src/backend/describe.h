@@ -12,6 +12,8 @@
 #define HASH_NONFATAL_OOM 1 /* uthash would end the program */
 #include <uthash.h>
 
+struct ats_used_shape;
+
 /* Where a root is. Exactly one of record and "part of a compute buffer" holds;
  * buffer is NULL for host memory of another backend, which only the CPU reads. */
 struct ats_location {
@@ -55,6 +57,7 @@ struct ats_description {
     const struct ggml_cgraph *cgraph;   /* borrowed; its nodes are the operators */
     bool only_known;                    /* no record is made */
     size_t chunk; /* promoted weights are copied in chunks of this size; 0: each at once */
+    struct ats_used_shape *used; /* by root, of those that pass by use (used.h); or NULL */
 };
 
 /* Describes `cgraph`, with what its operators take at these rates. Needs the device's write lock,

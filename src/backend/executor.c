@@ -2,6 +2,7 @@
 
 #include "backend/experts_run.h"
 #include "backend/observe.h"
+#include "backend/used.h"
 
 static bool accel_ok(struct ats_stream *stream, struct ats_error *err)
 {
@@ -140,6 +141,9 @@ static enum ggml_status run_split(struct ats_stream *stream, const struct ats_gr
     }
     if (split->experts != NULL) {
         return ats_experts_run(stream, split->experts, err);
+    }
+    if (split->by_use) {
+        return ats_used_run(stream, plan, (size_t)(split - plan->splits), err);
     }
     if (!ats_promotions_await(stream, plan, (size_t)(split - plan->splits))) {
         return GGML_STATUS_FAILED;

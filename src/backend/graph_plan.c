@@ -5,6 +5,7 @@
 #include "backend/place.h"
 #include "backend/promotion.h"
 #include "backend/residency.h"
+#include "backend/used.h"
 #include "plan/sides.h"
 
 #include <stdlib.h>
@@ -227,7 +228,7 @@ static struct ats_part part_of(const struct builder *b, const struct ats_staged 
     const struct ats_record *record = b->description.locations[staged->root].record;
     const struct ats_pieces *pieces = &b->description.roots[staged->root].pieces;
     const struct ggml_tensor *matrix = &record->as_made;
-    if (pieces->n <= 1) {
+    if (pieces->n <= 1 || b->description.roots[staged->root].by_use) {
         return (struct ats_part){.bytes = record->bytes, .n = 1};
     }
     return (struct ats_part){
@@ -252,14 +253,15 @@ static bool fill_promotions(struct builder *b)
         const struct ggml_tensor accel =
             ats_raw_tensor(area->buffer, area->base + staged->offset, staged->bytes);
         const struct ats_part part = part_of(b, staged);
+        const struct ats_root *root = &b->description.roots[staged->root];
         plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){
             .record = location->record,
             .part = part,
             .accel = accel,
             .bytes = part.n * part.bytes,
-            .padding = staged->bytes - part.n * part.bytes,
+            .padding = root->by_use ? 0 : staged->bytes - part.n * part.bytes,
             /* what stays is copied once, and then found as a whole */
-            .fill = b->description.roots[staged->root].held
+            .fill = root->held || root->by_use
                         ? NULL
                         : ats_expert_fill_make(b->stream, &b->rates.costs, location->record, &part,
                                                &accel),
@@ -268,10 +270,20 @@ static bool fill_promotions(struct builder *b)
                                : (int32_t)b->staged[staged->after].last_split,
         };
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
+        if (root->by_use) {
+            plan->promotions[i].used = ats_used_make(b->stream, &b->description, staged->root,
+                                                     &b->description.used[staged->root],
+                                                     &plan->promotions[i].accel, b->err);
+            if (plan->promotions[i].used == NULL) {
+                return false;
+            }
+        }
     }
     plan->chunk = b->description.chunk;
     for (size_t i = 0; i < plan->n_promotions; i++) {
-        plan->has_fills = plan->has_fills || plan->promotions[i].fill != NULL;
+        plan->has_fills =
+            plan->has_fills || plan->promotions[i].fill != NULL ||
+            (plan->promotions[i].used != NULL && plan->promotions[i].used->store != NULL);
     }
     if (b->n_staged > 0 && b->description.roots[b->staged[0].root].held) {
         plan->held = ats_promotion_name(&b->description, b->staged, b->n_staged);
@@ -307,6 +319,9 @@ static void note_profile(const struct builder *b, const struct ats_split *split,
 static bool make_graph(struct builder *b, const struct ats_split *split, struct ggml_cgraph *graph)
 {
     struct ats_graph_plan *plan = b->plan;
+    if (split->by_use) { /* it has graphs of its own */
+        return true;
+    }
     if (split->n_pieces > 0) {
         const struct ats_staging_area *area = &b->stream->staging;
         struct ats_piece_op *op = &plan->piece_ops[plan->n_piece_ops++];
@@ -346,6 +361,7 @@ static bool fill_splits(struct builder *b)
             .n_copies = split->n_copies,
             .first_promotion = split->first_promotion,
             .n_promotions = split->n_promotions,
+            .by_use = split->by_use,
         };
         if (!make_graph(b, split, &plan->splits[s].graph)) {
             return false;
@@ -583,6 +599,7 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
     free(plan->regions);
     for (size_t i = 0; i < plan->n_promotions; i++) {
         ats_expert_fill_free(plan->promotions[i].fill);
+        ats_used_free(plan->promotions[i].used);
     }
     free(plan->promotions);
     for (size_t i = 0; i < plan->n_piece_ops; i++) {

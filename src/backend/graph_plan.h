@@ -35,6 +35,7 @@ struct ats_plan_split {
     size_t n_copies;
     size_t first_promotion; /* must have arrived when the split begins */
     size_t n_promotions;
+    bool by_use;                    /* its promotion says how (used.h) */
     struct ats_expert_run *experts; /* both sides compute it (experts_run.h); or NULL */
     float profile_us[ATS_SIDES];    /* that its operators take by the profile */
     ggml_backend_event_t done;      /* recorded behind the split, if a copy waits for it; or NULL */

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The product that reads the root and is the only operator to do so, or NULL. */
-static const struct ggml_tensor *reader_of(const struct ats_description *d, size_t root)
+const struct ggml_tensor *ats_pieces_reader(const struct ats_description *d, size_t root)
 {
     const struct ats_location *location = &d->locations[root];
     if (location->record == NULL || location->written || location->first_use == SIZE_MAX ||
@@ -111,7 +110,7 @@ static bool is_supported(const struct ats_device *device, const struct ggml_tens
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
                                      const struct ats_description *description, size_t root)
 {
-    const struct ggml_tensor *node = reader_of(description, root);
+    const struct ggml_tensor *node = ats_pieces_reader(description, root);
     if (node == NULL) {
         return (struct ats_pieces){.n = 1};
     }
@@ -125,7 +124,7 @@ struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
 uint64_t ats_piece_columns(const struct ats_description *description, size_t root,
                            uint64_t least_tokens)
 {
-    const struct ggml_tensor *node = reader_of(description, root);
+    const struct ggml_tensor *node = ats_pieces_reader(description, root);
     if (node == NULL) {
         return 0;
     }
@@ -137,7 +136,7 @@ bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_
                        const struct ggml_tensor *weight, void *scratch, struct ats_piece_op *op,
                        struct ats_error *err)
 {
-    const struct ggml_tensor *node = reader_of(description, root);
+    const struct ggml_tensor *node = ats_pieces_reader(description, root);
     const struct ats_pieces *pieces = &description->roots[root].pieces;
     const uint32_t n = ats_piece_rows(pieces, (uint64_t)node->src[0]->ne[1], piece);
     op->weight = ats_piece_tensor(node->src[0], n);

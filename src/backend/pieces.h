@@ -15,6 +15,10 @@ struct ats_piece_op {
     struct ggml_cgraph graph; /* with use counts of its own */
 };
 
+/* The product that reads the root, a matrix of experts, and is the only operator to do so; or NULL.
+ */
+const struct ggml_tensor *ats_pieces_reader(const struct ats_description *description, size_t root);
+
 /* How the root passes through staging memory: in how many pieces, or as a whole if it fits in one,
  * or if it is no matrix of experts that one product alone reads. */
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,

@@ -3,6 +3,7 @@
 #include "backend/pieces.h"
 #include "backend/residency.h"
 #include "backend/unplaced.h"
+#include "backend/used.h"
 #include "base/rng.h"
 #include "plan/beside.h"
 #include "plan/hold.h"
@@ -133,7 +134,29 @@ static void join(struct ats_description *description)
 {
     for (size_t r = 0; r < description->graph.n_roots; r++) {
         description->roots[r].pieces.n = 0;
+        description->roots[r].by_use = false;
     }
+}
+
+/* Without memory for it, nothing passes by use. */
+static void prefer_used(const struct ats_stream *stream, struct ats_description *description,
+                        const struct ats_promotion *rule, const bool *candidates, bool *chosen)
+{
+    const size_t n_roots = description->graph.n_roots;
+    struct ats_used_matrix *matrices = calloc(n_roots + 1, sizeof(*matrices));
+    description->used = calloc(n_roots + 1, sizeof(*description->used));
+    if (matrices != NULL && description->used != NULL) {
+        for (size_t r = 0; r < n_roots; r++) {
+            if (candidates[r] && (rule->kind != ATS_PROMOTE_RANDOM ||
+                                  ats_toss(~rule->seed - stream->n_built,
+                                           description->locations[r].record->as_made.name))) {
+                matrices[r] = ats_used_matrix_of(stream->device, description, r);
+            }
+        }
+        ats_prefer_used(&description->graph, rule, &description->rates->costs, candidates, matrices,
+                        description->roots, description->used, chosen);
+    }
+    free(matrices);
 }
 
 /* Sets what is promoted; returns how many are. */
@@ -146,8 +169,10 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.link_bytes_per_us = description->rates->costs.link_bytes_per_us;
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.ring / 2;
+    rule.most_used_bytes = stream->staging.ring - stream->staging.ring / ATS_USED_REST;
     rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
     ats_promote(&description->graph, &rule, candidates, chosen);
+    prefer_used(stream, description, &rule, candidates, chosen);
     description->graph.promoted_at_once = rule.most_bytes;
     size_t n = 0;
     for (size_t r = 0; r < description->graph.n_roots; r++) {
@@ -244,8 +269,9 @@ static struct ats_staged staged_of(const struct ats_stream *stream,
     if (pieces->n > 1) {
         passes = ats_piece_tensor(&passes, ats_piece_rows(pieces, (uint64_t)passes.ne[1], piece));
     }
-    return (struct ats_staged){
-        .root = root, .piece = piece, .bytes = ats_vram_bytes(stream->device, &passes)};
+    const size_t bytes = description->roots[root].by_use ? description->roots[root].used_place_bytes
+                                                         : ats_vram_bytes(stream->device, &passes);
+    return (struct ats_staged){.root = root, .piece = piece, .bytes = bytes};
 }
 
 /* The weights that pass through with the splits that read them, or those that stay, which are
@@ -292,8 +318,9 @@ bool ats_promotion_stage(struct ats_stream *stream, struct ats_description *desc
     }
     for (size_t i = 0; i < n_staged; i++) {
         struct ats_location *location = &description->locations[list[i].root];
-        if (description->roots[list[i].root].pieces.n > 1) {
-            continue; /* each piece has a place of its own */
+        const struct ats_root *root = &description->roots[list[i].root];
+        if (root->by_use || root->pieces.n > 1) {
+            continue; /* its reader knows the place, or that of each piece */
         }
         location->staging = area->buffer;
         location->staged = area->base + list[i].offset;

@@ -77,10 +77,10 @@ bool ats_stand_in_init(struct ggml_tensor *copy, struct ats_error *err)
     return ats_fail(err, "the accelerator could not set up tensor %s", copy->name);
 }
 
-/* Whether the operator runs in pieces (pieces.h). */
-static bool is_cut(const struct maker *m, size_t op)
+/* Whether the operator runs in pieces, or with experts by use. */
+static bool is_alone(const struct maker *m, size_t op)
 {
-    return ats_pieces_read(&m->description->graph, &m->description->ops[op], m->sides[op]) !=
+    return ats_alone_read(&m->description->graph, &m->description->ops[op], m->sides[op]) !=
            ATS_NO_ROOT;
 }
 
@@ -89,7 +89,7 @@ static bool is_cut(const struct maker *m, size_t op)
 static bool runs_here(const struct maker *m, const struct ats_tensor_entry *entry)
 {
     return entry->node >= 0 && m->sides[entry->node] == ATS_ACCEL &&
-           m->description->ops[entry->node].region == 0 && !is_cut(m, (size_t)entry->node);
+           m->description->ops[entry->node].region == 0 && !is_alone(m, (size_t)entry->node);
 }
 
 static bool make_operand(struct maker *m, const struct ggml_tensor *tensor)
@@ -100,7 +100,7 @@ static bool make_operand(struct maker *m, const struct ggml_tensor *tensor)
             ats_fail(m->err, "tensor %s has no place on the accelerator", tensor->name));
 }
 
-/* The result of an operator that runs in pieces, and what these read besides the weight. */
+/* The result of an operator that runs alone, and what it reads besides the weight. */
 static bool make_operands(struct maker *m, const struct ggml_tensor *node)
 {
     for (int s = 1; s < GGML_MAX_SRC; s++) {
@@ -290,7 +290,7 @@ bool ats_stand_ins_make(struct ats_description *description, const struct ggml_c
         if (sides[i] != ATS_ACCEL || description->ops[i].region != 0) {
             continue;
         }
-        if (is_cut(&m, i)) {
+        if (is_alone(&m, i)) {
             if (!make_operands(&m, cgraph->nodes[i])) {
                 ats_stand_ins_free(out);
                 return false;

@@ -4,6 +4,7 @@
 #include "backend/graph_plan.h"
 #include "backend/observe.h"
 #include "backend/residency.h"
+#include "backend/used.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -233,6 +234,12 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     const struct ats_part *part = &step->part;
     const size_t chunk = plan->chunk != 0 ? plan->chunk : step->bytes;
     size_t crossed = 0;
+    if (step->used != NULL) {
+        crossed = ats_used_copy(step->used, backend, 0);
+        device->counters.copied_to_accel_bytes += crossed;
+        device->counters.promoted_bytes += crossed;
+        return;
+    }
     if (step->fill != NULL) {
         crossed = ats_expert_fill_copy(step->fill, step->record, &accel, backend);
     } else if (part->n > 1) {
@@ -275,7 +282,8 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
     struct ats_staging_area *area = &stream->staging;
     while (area->next < plan->n_promotions) {
         struct ats_promotion_step *step = &plan->promotions[area->next];
-        if (step->after_split >= (int32_t)n_splits) {
+        if (step->after_split >= (int32_t)n_splits ||
+            (step->used != NULL && step->used->ids != area->known_ids)) {
             return;
         }
         if (step->after_split != ATS_NO_SPLIT) {
@@ -323,6 +331,7 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
 {
     struct ats_staging_area *area = &stream->staging;
     const uint64_t generation = stream->device->weights_generation;
+    area->known_ids = NULL;
     area->all_there = plan->n_promotions == 0 || (plan->held != 0 && plan->held == area->held &&
                                                   generation == area->generation);
     if (area->all_there) {
@@ -347,6 +356,14 @@ void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan
         fill_held(stream, plan);
     } else if (is_armed(plan)) {
         copy_ahead(stream, plan, 0);
+    }
+}
+
+void ats_promotions_ids_known(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                              size_t split)
+{
+    if (is_armed(plan)) {
+        copy_ahead(stream, plan, split);
     }
 }
 

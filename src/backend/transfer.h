@@ -29,6 +29,7 @@ struct ats_promotion_step {
     size_t bytes;                 /* of the part */
     size_t padding;               /* bytes behind them that the accelerator reads too */
     struct ats_expert_fill *fill; /* some of it is in slots (experts_fill.h); or NULL */
+    struct ats_used_step *used;   /* only what the pass uses of it comes (used.h); or NULL */
     double given_us;              /* when the copy was given to the link, */
     double given_cpu_us;          /* and how long the CPU had computed in the pass by then */
     int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
@@ -47,6 +48,8 @@ struct ats_staging_area {
     uint64_t generation; /* of the device's weights when they were copied */
     bool all_there;      /* the running pass finds its weights as an earlier one left them */
     size_t next;         /* promotion of the running pass that is to be copied next */
+    const struct ggml_tensor *known_ids; /* of experts in the running pass, the latest that the CPU
+                                            knows */
 };
 
 /* Takes staging memory of `ring` bytes for weights and `scratch` for products with pieces of them,
@@ -81,6 +84,10 @@ void ats_promotions_disarm(struct ats_graph_plan *plan);
 
 /* Begins a pass: the first copies start. */
 void ats_promotions_begin(struct ats_stream *stream, const struct ats_graph_plan *plan);
+
+/* In split `split`, experts' ids have become known: the copies that have waited for them start. */
+void ats_promotions_ids_known(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                              size_t split);
 
 /* Before split `split` is given to the compute stream: its weights are there in its order. False:
  * the accelerator could not put them together. */

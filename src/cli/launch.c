@@ -70,8 +70,8 @@ static const struct argp_option option_table[] = {
     {"placement", KEY_PLACEMENT, "PLAN", 0,
      "auto, fill, host, vram, random:SEED, or a plan file (sets ATS_PLACEMENT)", 1},
     {"promote", KEY_PROMOTE, "RULE", 0,
-     "Which weights of host memory pass through VRAM: auto, none, all, pieces, random:SEED (sets "
-     "ATS_PROMOTE)",
+     "Which weights of host memory pass through VRAM: auto, none, all, pieces, used, random:SEED "
+     "(sets ATS_PROMOTE)",
      1},
     {"transfer", KEY_TRANSFER, "MODE", 0,
      "async: copies run ahead of the computing; serial: in order with it (sets ATS_TRANSFER)", 1},

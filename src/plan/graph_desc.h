@@ -26,6 +26,7 @@ struct ats_op {
      * the experts (experts_region.h). It counts as the accelerator's; what it reads must be valid
      * on both sides. */
     uint32_t region;
+    uint32_t ids; /* of a product with stacked experts: which of its reads has the columns' ids */
 };
 
 struct ats_root {
@@ -40,6 +41,12 @@ struct ats_root {
     /* If promoted: how its one reader takes it (pieces.h). It reads one such matrix at most. */
     struct ats_pieces pieces;
     size_t piece_bytes; /* of the largest piece in staging memory, if there are several */
+    /* If promoted: its one reader takes only the experts that the pass uses (used.h), whatever the
+     * pieces would be. */
+    bool by_use;
+    size_t used_bytes;       /* of those that are expected */
+    uint32_t used_copies;    /* that they take: neighbours have one in common */
+    size_t used_place_bytes; /* in staging memory */
     /* The same, but it stays in staging memory from pass to pass (hold.h): nothing to wait for. */
     bool held;
     /* A weight that an operator of a region reads, of which single experts are in VRAM (experts.h).
@@ -51,7 +58,21 @@ struct ats_root {
 /* What it takes of staging memory at once. */
 static inline size_t ats_root_staged(const struct ats_root *root)
 {
-    return root->pieces.n > 1 ? root->piece_bytes : root->bytes;
+    return root->by_use         ? root->used_place_bytes
+           : root->pieces.n > 1 ? root->piece_bytes
+                                : root->bytes;
+}
+
+/* The copies in which it crosses the link, as far as that is known ahead. */
+static inline uint32_t ats_root_copies(const struct ats_root *root)
+{
+    return root->by_use ? root->used_copies : 1;
+}
+
+/* And what crosses. */
+static inline size_t ats_root_crossing(const struct ats_root *root)
+{
+    return root->by_use ? root->used_bytes : root->bytes;
 }
 
 struct ats_graph_desc {

@@ -16,11 +16,16 @@ static float readers_us(const struct ats_graph_desc *graph, size_t root, enum at
     return sum;
 }
 
+float ats_promotion_copy_us(const struct ats_promotion *rule, const struct ats_root *root)
+{
+    return rule->copy_latency_us * (float)ats_root_copies(root) +
+           (float)ats_root_crossing(root) / rule->link_bytes_per_us;
+}
+
 static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                       size_t root)
 {
-    const float copy_us =
-        rule->copy_latency_us + (float)graph->roots[root].bytes / rule->link_bytes_per_us;
+    const float copy_us = ats_promotion_copy_us(rule, &graph->roots[root]);
     const float accel_us = readers_us(graph, root, ATS_ACCEL);
     const float both_us = copy_us > accel_us ? copy_us : accel_us;
     return (rule->serial ? copy_us + accel_us : both_us) < readers_us(graph, root, ATS_HOST);
@@ -48,7 +53,8 @@ void ats_promote(const struct ats_graph_desc *graph, const struct ats_promotion 
     const bool waits = rule->kind == ATS_PROMOTE_FASTER && rule->has_cpu_load && !rule->serial &&
                        !streams_all(graph, rule, candidates);
     for (size_t r = 0; r < graph->n_roots; r++) {
-        const bool can = candidates[r] && ats_root_staged(&graph->roots[r]) <= rule->most_bytes;
+        const size_t most = graph->roots[r].by_use ? rule->most_used_bytes : rule->most_bytes;
+        const bool can = candidates[r] && ats_root_staged(&graph->roots[r]) <= most;
         switch (rule->kind) {
         case ATS_PROMOTE_NONE:
             promoted[r] = false;

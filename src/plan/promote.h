@@ -29,6 +29,13 @@ enum ats_promotion_kind {
     ATS_PROMOTE_RANDOM, /* what the caller has drawn from the candidates: for tests */
 };
 
+/* Whether experts pass by use (used.h), where they can. */
+enum ats_used_kind {
+    ATS_USED_IF_FASTER, /* if the whole pass is; with the other rules than ATS_PROMOTE_FASTER,
+                           always */
+    ATS_USED_NEVER,
+};
+
 struct ats_promotion {
     enum ats_promotion_kind kind;
     uint64_t seed;           /* ATS_PROMOTE_RANDOM: of the caller's draw */
@@ -36,8 +43,13 @@ struct ats_promotion {
     float link_bytes_per_us; /* B */
     bool serial;             /* copies and operators run in order */
     size_t most_bytes;       /* weights, or pieces, that are larger are not promoted */
-    bool has_cpu_load;       /* others slow the CPU down for a while */
+    size_t most_used_bytes;  /* places by use likewise (used.h) */
+    enum ats_used_kind used;
+    bool has_cpu_load; /* others slow the CPU down for a while */
 };
+
+/* How long the root takes to cross. */
+float ats_promotion_copy_us(const struct ats_promotion *rule, const struct ats_root *root);
 
 /* Sets `promoted` for each root: true for candidates that are to be promoted. `candidates`
  * says which roots are weights in host memory that only operators read which the accelerator

@@ -18,6 +18,12 @@ static bool is_promoted(const struct builder *b, uint32_t root, enum ats_side si
     return side == ATS_ACCEL && b->graph->roots[root].promoted;
 }
 
+/* Whether its one reader is a split of its own, or several. */
+static bool passes_alone(const struct ats_root *root)
+{
+    return root->by_use || root->pieces.n > 1;
+}
+
 static bool is_held(const struct builder *b, uint32_t root, enum ats_side side)
 {
     return side == ATS_ACCEL && (b->graph->roots[root].held || b->graph->roots[root].sliced);
@@ -112,7 +118,7 @@ static void read_all(struct builder *b, const struct ats_op *op, enum ats_side s
     for (uint32_t r = 0; r < op->n_reads; r++) {
         const uint32_t root = b->graph->reads[op->first_read + r];
         if (is_promoted(b, root, side)) {
-            if (b->graph->roots[root].pieces.n <= 1) {
+            if (!passes_alone(&b->graph->roots[root])) {
                 use_promoted(b, root);
             }
         } else if (!is_held(b, root, side)) {
@@ -124,12 +130,27 @@ static void read_all(struct builder *b, const struct ats_op *op, enum ats_side s
     }
 }
 
+/* A split without operators that brings the ids of the operator's columns to the CPU. */
+static void bring_ids(struct builder *b, uint32_t index)
+{
+    const struct ats_op *op = &b->graph->ops[index];
+    begin_split(b, index, ATS_HOST);
+    require(b, b->graph->reads[op->first_read + op->ids], ATS_HOST);
+    if (b->split->n_copies == 0) {
+        b->out->n_splits--;
+    }
+}
+
 /* The operator as splits of its own. */
-static void add_pieces(struct builder *b, uint32_t index, uint32_t root)
+static void add_alone(struct builder *b, uint32_t index, uint32_t root)
 {
     const struct ats_op *op = &b->graph->ops[index];
     struct ats_schedule *out = b->out;
-    const uint32_t n = b->graph->roots[root].pieces.n;
+    const bool by_use = b->graph->roots[root].by_use;
+    const uint32_t n = by_use ? 1 : b->graph->roots[root].pieces.n;
+    if (by_use) {
+        bring_ids(b, index);
+    }
     b->promotion[root] = (int32_t)out->n_promotions;
     for (uint32_t p = 0; p < n; p++) {
         begin_split(b, index, ATS_ACCEL);
@@ -139,7 +160,8 @@ static void add_pieces(struct builder *b, uint32_t index, uint32_t root)
         b->split->n_ops = 1;
         b->split->n_promotions = 1;
         b->split->piece = p;
-        b->split->n_pieces = n;
+        b->split->n_pieces = by_use ? 0 : n;
+        b->split->by_use = by_use;
         read_all(b, op, ATS_ACCEL);
     }
     out->final[op->write] = ATS_ON(ATS_ACCEL);
@@ -157,9 +179,9 @@ static void add_op(struct builder *b, uint32_t index, enum ats_side side)
         b->split = NULL;
         b->region = op->region;
     }
-    const int32_t cut = ats_pieces_read(b->graph, op, side);
-    if (cut != ATS_NO_ROOT) {
-        add_pieces(b, index, (uint32_t)cut);
+    const int32_t alone = ats_alone_read(b->graph, op, side);
+    if (alone != ATS_NO_ROOT) {
+        add_alone(b, index, (uint32_t)alone);
         return;
     }
     const size_t promoted = newly_promoted(b, op, side);
@@ -192,17 +214,17 @@ static size_t more_pieces(const struct ats_graph_desc *graph)
 {
     size_t n = 0;
     for (size_t r = 0; r < graph->n_roots; r++) {
-        n += graph->roots[r].promoted ? graph->roots[r].pieces.n : 0;
+        n += graph->roots[r].promoted ? graph->roots[r].pieces.n + graph->roots[r].by_use : 0;
     }
     return n;
 }
 
-int32_t ats_pieces_read(const struct ats_graph_desc *graph, const struct ats_op *op,
-                        enum ats_side side)
+int32_t ats_alone_read(const struct ats_graph_desc *graph, const struct ats_op *op,
+                       enum ats_side side)
 {
     for (uint32_t r = 0; side == ATS_ACCEL && r < op->n_reads; r++) {
         const uint32_t root = graph->reads[op->first_read + r];
-        if (graph->roots[root].promoted && graph->roots[root].pieces.n > 1) {
+        if (graph->roots[root].promoted && passes_alone(&graph->roots[root])) {
             return (int32_t)root;
         }
     }

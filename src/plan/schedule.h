@@ -14,7 +14,8 @@
  * block) and both fit.
  *
  * An operator whose matrix comes in pieces is as many splits of its own, each of which computes its
- * rows: they have the operator in common.
+ * rows: they have the operator in common. One whose matrix comes by use is a split of its own, too;
+ * if the CPU lacks the ids of its columns, a split of the CPU without operators has their copy.
  *
  * A region (graph_desc.h) is a split of its own. If the CPU lacks what it reads, a split of the CPU
  * without operators comes before it, which has the copies.
@@ -40,6 +41,7 @@ struct ats_split {
     uint32_t n_promotions;
     uint32_t piece;    /* of the promoted matrix that its one operator reads in pieces */
     uint32_t n_pieces; /* 0: none is */
+    bool by_use;       /* its one operator takes of its matrix what the pass uses (used.h) */
 };
 
 /* A promoted weight, in the order of first reading. */
@@ -62,9 +64,9 @@ struct ats_schedule {
     ats_side_set *copied; /* per root: sides that it was copied to within the graph */
 };
 
-/* The root that the operator reads in pieces if it is on that side, or ATS_NO_ROOT. */
-int32_t ats_pieces_read(const struct ats_graph_desc *graph, const struct ats_op *op,
-                        enum ats_side side);
+/* The root that the operator reads in pieces or by use if it is on that side, or ATS_NO_ROOT. */
+int32_t ats_alone_read(const struct ats_graph_desc *graph, const struct ats_op *op,
+                       enum ats_side side);
 
 /* Builds the schedule; free it with ats_schedule_free. False: out of memory. */
 bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side *sides,

@@ -7,6 +7,7 @@
 #include "plan/schedule.h"
 #include "plan/sides.h"
 #include "plan/staging.h"
+#include "plan/used.h"
 #include "sim/experts.h"
 #include "sim/graph.h"
 #include "sim/op_time.h"
@@ -22,7 +23,7 @@ enum { STAGING_ALIGNMENT = 128 };
 static const double MAX_STAGED_BYTES = 64 << 10;
 
 /* No action to wait for. */
-enum { NO_ACTION = -1 };
+enum { NO_ACTION = -1, NO_LAYER = -1 };
 
 struct emitter {
     const struct ats_sim_setting *setting;
@@ -38,12 +39,14 @@ struct emitter {
     struct ats_staged *staged; /* promoted weights in the order of their first use, or held ones */
     size_t n_staged;
     bool holds;
-    bool beside;         /* they cross the link while the CPU computes, in pieces */
-    size_t next;         /* promotion to be copied next */
-    int32_t *arrived;    /* by staged weight: the copy */
-    int32_t *done;       /* by split: the last action of the compute stream up to its end */
-    int32_t last_action; /* of the compute stream */
-    bool in_flight;      /* the host has not waited for it */
+    bool beside;                 /* they cross the link while the CPU computes, in pieces */
+    size_t next;                 /* promotion to be copied next */
+    int32_t *arrived;            /* by staged weight: the copy */
+    int32_t *done;               /* by split: the last action of the compute stream up to its end */
+    int32_t last_action;         /* of the compute stream */
+    bool in_flight;              /* the host has not waited for it */
+    struct ats_used_shape *used; /* by root */
+    int32_t known_layer;         /* whose experts' ids the host knows, or NO_LAYER */
     int32_t unit;
 };
 
@@ -128,26 +131,62 @@ static void join(struct emitter *e)
 {
     for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
         e->graph.roots[r].pieces.n = 0;
+        e->graph.roots[r].by_use = false;
     }
 }
 
-static size_t promote(struct emitter *e, const bool *candidates, bool *chosen)
+/* Matrices of experts, of which those that are used may pass alone. */
+static bool prefer_used(struct emitter *e, const struct ats_promotion *rule, const bool *candidates,
+                        bool *chosen)
+{
+    const struct ats_model *m = e->setting->model;
+    const size_t n_roots = e->graph.desc.n_roots;
+    struct ats_used_matrix *matrices = calloc(n_roots + 1, sizeof(*matrices));
+    e->used = calloc(n_roots + 1, sizeof(*e->used));
+    const bool good = matrices != NULL && e->used != NULL;
+    for (size_t i = 0; good && i < m->n_units; i++) {
+        const struct ats_model_unit *u = &m->units[i];
+        for (uint32_t w = 0; w < u->n_weights; w++) {
+            const int32_t t = m->weights[u->first_weight + w];
+            if (candidates[t] && ats_sim_stacks_experts(m, u, t)) {
+                matrices[t] = (struct ats_used_matrix){
+                    .n_experts = (uint32_t)u->n_experts,
+                    .n_used = (uint32_t)u->n_used,
+                    .n_tokens = (uint32_t)ats_model_rows(u, e->pass),
+                    .expert_bytes = (size_t)(m->tensors[t].bytes / u->n_experts)};
+            }
+        }
+    }
+    if (good) {
+        ats_prefer_used(&e->graph.desc, rule, &e->rates.costs, candidates, matrices, e->graph.roots,
+                        e->used, chosen);
+    }
+    free(matrices);
+    return good;
+}
+
+static bool promote(struct emitter *e, const bool *candidates, bool *chosen, size_t *n)
 {
     const struct ats_partition_costs *costs = &e->rates.costs;
     const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
                                        .copy_latency_us = costs->copy_latency_us,
                                        .link_bytes_per_us = costs->link_bytes_per_us,
                                        .serial = !e->ahead,
-                                       .most_bytes = ring_bytes(e) / 2};
-    size_t n = 0;
+                                       .most_bytes = ring_bytes(e) / 2,
+                                       .most_used_bytes =
+                                           ring_bytes(e) - ring_bytes(e) / ATS_USED_REST};
     cut(e);
     ats_promote(&e->graph.desc, &rule, candidates, chosen);
+    if (!prefer_used(e, &rule, candidates, chosen)) {
+        return false;
+    }
+    *n = 0;
     e->graph.desc.promoted_at_once = rule.most_bytes;
     for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
         e->graph.roots[r].promoted = chosen[r];
-        n += chosen[r];
+        *n += chosen[r];
     }
-    return n;
+    return true;
 }
 
 static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
@@ -195,12 +234,14 @@ static bool choose_weights(struct emitter *e)
     bool *chosen = calloc(n_roots + 1, sizeof(*chosen));
     bool good = candidates != NULL && chosen != NULL;
     if (good) {
+        size_t n = 0;
         find_candidates(e, candidates);
-        e->holds = promote(e, candidates, chosen) == 0;
+        good = promote(e, candidates, chosen, &n);
+        e->holds = n == 0;
         if (e->holds) {
             join(e);
         }
-        good = !e->holds || hold(e, candidates, chosen);
+        good = good && (!e->holds || hold(e, candidates, chosen));
         good = good && (!e->holds || !e->ahead || prefer_beside(e, candidates, chosen));
     }
     for (size_t r = 0; good && r < n_roots; r++) {
@@ -216,6 +257,9 @@ static bool choose_weights(struct emitter *e)
 static size_t bytes_of(const struct emitter *e, const struct ats_promoted *p)
 {
     const struct ats_root *root = &e->graph.roots[p->root];
+    if (root->by_use) {
+        return root->used_place_bytes;
+    }
     if (root->pieces.n <= 1) {
         return root->bytes;
     }
@@ -336,11 +380,50 @@ static int32_t move(struct emitter *e, double bytes, enum ats_sim_queue queue)
                                        .launch = true});
 }
 
+static const struct ats_model_unit *unit_of(const struct emitter *e, uint32_t split)
+{
+    return &e->setting->model->units[e->graph.sources[e->schedule.splits[split].first_op].unit];
+}
+
+/* How many of the experts that a pass uses are in slots, if these hold any of them as likely. */
+static double hits_of(const struct emitter *e, const struct ats_staged *staged)
+{
+    uint32_t part = 0;
+    const struct ats_expert_slots *slots =
+        ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
+    return slots == NULL ? 0
+                         : e->routing->distinct[unit_of(e, staged->first_split)->layer] *
+                               slots->n_slots / slots->n_experts;
+}
+
+/* Of a weight the experts that the pass uses, in stretches of neighbours, and the lists. */
+static int32_t copy_used(struct emitter *e, const struct ats_staged *staged,
+                         enum ats_sim_queue queue)
+{
+    const struct ats_model_unit *u = unit_of(e, staged->first_split);
+    const double rows = ats_model_rows(u, e->pass);
+    const double n = e->routing->distinct[u->layer] - hits_of(e, staged);
+    const double runs = n * (u->n_experts - n + 1) / u->n_experts;
+    add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
+                                   .queue = queue,
+                                   .bytes = rows * u->n_used * sizeof(int32_t),
+                                   .direction = ATS_TO_DEVICE});
+    return add(e, (struct ats_sim_action){
+                      .kind = ATS_SIM_COPY,
+                      .queue = queue,
+                      .us = runs > 1 ? (runs - 1) * e->setting->machine->device.copy_latency_us : 0,
+                      .bytes = n * (double)e->graph.roots[staged->root].bytes / u->n_experts,
+                      .direction = ATS_TO_DEVICE});
+}
+
 /* Of a weight some of whose experts are in slots, the others; else all of it. */
 static int32_t copy_weight(struct emitter *e, const struct ats_staged *staged,
                            enum ats_sim_queue queue)
 {
     uint32_t part = 0;
+    if (e->graph.roots[staged->root].by_use) {
+        return copy_used(e, staged, queue);
+    }
     const struct ats_expert_slots *slots =
         e->holds ? NULL : ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
     const size_t most = e->beside ? ATS_BESIDE_CHUNK : SIZE_MAX;
@@ -373,6 +456,10 @@ static void copy_ahead(struct emitter *e, size_t n_splits)
 {
     for (; e->next < e->n_staged; e->next++) {
         const struct ats_staged *staged = &e->staged[e->next];
+        if (e->graph.roots[staged->root].by_use &&
+            unit_of(e, staged->first_split)->layer != e->known_layer) {
+            return;
+        }
         if (staged->after >= 0) {
             const uint32_t split = e->staged[staged->after].last_split;
             if (split >= n_splits) {
@@ -418,7 +505,10 @@ static void scatter(struct emitter *e, const struct ats_staged *staged)
     uint32_t part = 0;
     const struct ats_expert_slots *slots =
         ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
-    if (slots != NULL) {
+    if (slots != NULL && e->graph.roots[staged->root].by_use) {
+        const double bytes = (double)e->graph.roots[staged->root].bytes / slots->n_experts;
+        move(e, 2.0 * bytes * hits_of(e, staged), ATS_SIM_COMPUTE_STREAM);
+    } else if (slots != NULL) {
         const double bytes = (double)staged->bytes / slots->n_experts;
         move(e, 2.0 * bytes * slots->n_slots, ATS_SIM_COMPUTE_STREAM);
     }
@@ -530,9 +620,28 @@ static void emit_region(struct emitter *e, const struct ats_split *split)
     }
 }
 
+/* The host learns which experts the layer uses: a split of its own in the backend. */
+static void learn_ids(struct emitter *e, size_t index)
+{
+    const struct ats_model_unit *u = unit_of(e, (uint32_t)index);
+    const double bytes = (double)ats_model_rows(u, e->pass) * u->n_experts * sizeof(int32_t);
+    if (u->layer != e->known_layer) {
+        begin_split(e);
+        copy_bytes(e, bytes, ATS_HOST, bytes <= MAX_STAGED_BYTES);
+        wait_for_accel(e);
+        e->known_layer = u->layer;
+    }
+    if (e->ahead) {
+        copy_ahead(e, index);
+    }
+}
+
 static void emit_split(struct emitter *e, size_t index)
 {
     const struct ats_split *split = &e->schedule.splits[index];
+    if (split->by_use) {
+        learn_ids(e, index);
+    }
     begin_split(e);
     for (uint32_t c = 0; c < split->n_copies; c++) {
         copy(e, e->schedule.copies[split->first_copy + c], split->side);
@@ -585,6 +694,7 @@ static void emit(struct emitter *e)
 {
     e->unit = -1;
     e->last_action = NO_ACTION;
+    e->known_layer = NO_LAYER;
     if (decide(e)) {
         emit_pass(e);
     } else {
@@ -596,6 +706,7 @@ static void emit(struct emitter *e)
     free(e->done);
     free(e->staged);
     free(e->arrived);
+    free(e->used);
 }
 
 void ats_sim_schedule_in_order(const struct ats_sim_setting *setting,

@@ -7,6 +7,10 @@
 #include "model/model.h"
 #include "plan/pieces.h"
 
+/* Whether the tensor is a matrix of the unit's experts. */
+bool ats_sim_stacks_experts(const struct ats_model *model, const struct ats_model_unit *unit,
+                            int32_t tensor);
+
 /* Of a tensor of the unit: in how many pieces, and in *bytes what of it staging memory holds at
  * once. A weight that is no matrix of experts passes as a whole. */
 struct ats_pieces ats_sim_pieces_of(const struct ats_model *model,

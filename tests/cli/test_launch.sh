@@ -64,7 +64,7 @@ expect_in out "GGML_CUDA_REGISTER_HOST=0"
 # What the library would refuse is refused here, on a machine without an accelerator too, and before
 # any program: by its option, or by its variable.
 try "$ats" run --llama-bin "$fake" --promote most -m x
-expect_error 2 "ats run: --promote most is none of auto, none, all, pieces, random:SEED"
+expect_error 2 "ats run: --promote most is none of auto, none, all, pieces, used, random:SEED"
 for rule in random: random:x random:SEED; do
     try "$ats" run --llama-bin "$fake" --promote "$rule" -m x
     expect_error 2 "--promote $rule is none of"

@@ -55,6 +55,8 @@ static const struct setting {
     {"slices", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=none", FREE, true},
     {"slices, in pieces", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=random:S", FREE,
      true},
+    {"by use", "ATS_PLACEMENT=random:S ATS_PROMOTE=used", FREE, true},
+    {"slices, by use", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=used", FREE, true},
     {"slices, streamed", "ATS_EXPERTS=slices ATS_PLACEMENT=random:S ATS_PROMOTE=all", FREE, true},
 };
 enum { N_SETTINGS = sizeof(settings) / sizeof(settings[0]) };

@@ -210,7 +210,7 @@ static void check_recording(struct ats_trace *trace, const struct scenario *s)
 static void test_slots(void **state)
 {
     (void)state;
-    static const char *const promotions[] = {"none", "all", "auto", "random:1", "random:2"};
+    static const char *const promotions[] = {"none", "all", "auto", "used", "random:1", "random:2"};
     enum { N_PROMOTIONS = sizeof(promotions) / sizeof(promotions[0]) };
     for (uint64_t i = 0; i < RUNS; i++) {
         if (!is_chosen(i, RUNS)) {

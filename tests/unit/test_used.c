@@ -1,0 +1,374 @@
+/* Experts by use: places against a slow count, the choice by hand, the schedule's splits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cost/routing.h"
+#include "plan/experts.h"
+#include "plan/schedule.h"
+#include "plan/used.h"
+#include "seed.h"
+
+#include <string.h>
+
+enum { MOST_EXPERTS = 96, MOST_TOKENS = 24, MOST_IDS = MOST_TOKENS * 8 };
+
+/* ---- what is expected ---- */
+
+/* The mean over many layers, counted one by one. */
+static double count_used(int32_t n_experts, int32_t n_used, int n_tokens)
+{
+    enum { SEEDS = 200 };
+    const struct ats_routing_model model = ats_routing_model_default();
+    double sum = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        bool seen[512] = {false};
+        int32_t ids[16];
+        struct ats_routing routing;
+        assert_true(ats_routing_init(&routing, &model, test_seed(), seed, n_experts, n_used));
+        for (int t = 0; t < n_tokens; t++) {
+            ats_routing_next(&routing, ids);
+            for (int i = 0; i < n_used; i++) {
+                sum += !seen[ids[i]];
+                seen[ids[i]] = true;
+            }
+        }
+        ats_routing_free(&routing);
+    }
+    return sum / SEEDS;
+}
+
+static void test_expected(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n_experts, n_used, n_tokens;
+    } cases[] = {{32, 4, 32}, {128, 8, 32}, {128, 8, 128}, {512, 10, 32}, {512, 10, 256}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const double mean = count_used((int32_t)cases[i].n_experts, (int32_t)cases[i].n_used,
+                                       (int)cases[i].n_tokens);
+        const double n = ats_used_expected(cases[i].n_experts, cases[i].n_used, cases[i].n_tokens);
+        /* layers scatter by a sixth; the mean of four by half of that, three of which are enough */
+        assert_true(n > 0.75 * mean && n < 1.25 * mean);
+    }
+    assert_int_equal(ats_used_expected(128, 8, 1), 8);
+    assert_int_equal(ats_used_expected(128, 8, 128 * ATS_USED_SURELY_ALL / 8), 128);
+    assert_int_equal(ats_used_expected(128, ATS_EXPERT_MOST_USED + 1, 1), 128);
+}
+
+/* ---- places ---- */
+
+struct question {
+    struct ats_used_query query;
+    int32_t ids[MOST_IDS];
+    int32_t slot_of[MOST_EXPERTS];
+};
+
+/* A small one, with room for at least one token. */
+static void draw(struct ats_rng *rng, struct question *q)
+{
+    const int32_t n_experts = (int32_t)test_between(rng, 2, MOST_EXPERTS);
+    const uint32_t most_used = n_experts < 8 ? (uint32_t)n_experts : 8;
+    const uint32_t n_used = (uint32_t)test_between(rng, 1, most_used);
+    const uint32_t n_tokens = (uint32_t)test_between(rng, 1, MOST_TOKENS);
+    const int32_t gap = test_chance(rng, 50) ? 0 : (int32_t)test_between(rng, 1, 4);
+    const uint32_t least = n_used * (uint32_t)(gap + 1);
+    q->query = (struct ats_used_query){
+        .ids = q->ids,
+        .n_tokens = n_tokens,
+        .n_used = n_used,
+        .n_experts = n_experts,
+        .slot_of = test_chance(rng, 30) ? NULL : q->slot_of,
+        .gap = gap,
+        .room = (uint32_t)test_between(rng, least, least + MOST_EXPERTS),
+    };
+    for (size_t i = 0; i < (size_t)n_tokens * n_used; i++) {
+        q->ids[i] = (int32_t)ats_rng_below(rng, (uint64_t)n_experts);
+    }
+    for (int32_t e = 0; e < n_experts; e++) {
+        q->slot_of[e] = test_chance(rng, 30) ? (int32_t)ats_rng_below(rng, 1000) : ATS_EXPERT_NONE;
+    }
+}
+
+static bool is_used(const struct ats_used_query *q, uint32_t n_tokens, int32_t expert)
+{
+    for (size_t i = 0; i < (size_t)n_tokens * q->n_used; i++) {
+        if (q->ids[i] == expert) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_in_slot(const struct ats_used_query *q, int32_t expert)
+{
+    return q->slot_of != NULL && q->slot_of[expert] != ATS_EXPERT_NONE;
+}
+
+/* Places that the first tokens need: hits, and everything from the first to the last expert of each
+ * run of others. */
+static uint32_t needed(const struct ats_used_query *q, uint32_t n_tokens)
+{
+    uint32_t n = 0;
+    int32_t last = -1; /* expert of the run at hand */
+    for (int32_t e = 0; e < q->n_experts; e++) {
+        if (!is_used(q, n_tokens, e)) {
+            continue;
+        }
+        if (is_in_slot(q, e)) {
+            n++;
+        } else {
+            n += last >= 0 && e - last - 1 <= q->gap ? (uint32_t)(e - last) : 1;
+            last = e;
+        }
+    }
+    return n;
+}
+
+static void check_places(const struct ats_used_query *q, const struct ats_used *used)
+{
+    int32_t holds[2 * MOST_EXPERTS]; /* by place */
+    memset(holds, -1, sizeof(holds));
+    assert_true(used->n_places <= q->room);
+    for (uint32_t h = 0; h < used->n_hits; h++) {
+        assert_true(is_in_slot(q, used->hits[h]));
+        holds[h] = used->hits[h];
+    }
+    uint32_t place = used->n_hits;
+    for (uint32_t r = 0; r < used->n_runs; r++) {
+        const struct ats_used_run *run = &used->runs[r];
+        assert_true(run->n > 0 && run->first >= 0 && run->first + run->n <= q->n_experts);
+        for (int32_t e = run->first; e < run->first + run->n; e++) {
+            holds[place++] = e;
+        }
+        if (r > 0) {
+            assert_true(run->first - (run[-1].first + run[-1].n) > q->gap);
+        }
+    }
+    assert_int_equal(place, used->n_places);
+    for (int32_t e = 0; e < q->n_experts; e++) {
+        if (is_used(q, used->n_tokens, e)) {
+            assert_int_equal(holds[used->place_of[e]], e);
+            assert_int_equal(used->place_of[e] < (int32_t)used->n_hits, is_in_slot(q, e));
+        } else {
+            assert_int_equal(used->place_of[e], ATS_USED_NONE);
+        }
+    }
+}
+
+static void test_places(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 20000 };
+    size_t n_cut_short = 0;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        struct ats_rng rng = test_rng(round);
+        struct question q;
+        int32_t place_of[MOST_EXPERTS];
+        int32_t hits[MOST_EXPERTS];
+        struct ats_used_run runs[MOST_EXPERTS];
+        struct ats_used used = {.place_of = place_of, .hits = hits, .runs = runs};
+        draw(&rng, &q);
+        ats_used_find(&q.query, &used);
+        check_places(&q.query, &used);
+        assert_int_equal(used.n_places, needed(&q.query, used.n_tokens));
+        uint32_t most = 1;
+        for (uint32_t n = 2; n <= q.query.n_tokens; n++) {
+            most = needed(&q.query, n) <= q.query.room ? n : most;
+        }
+        assert_int_equal(used.n_tokens, most);
+        n_cut_short += most < q.query.n_tokens;
+    }
+    assert_true(n_cut_short > ROUNDS / 100);
+}
+
+static void test_places_by_hand(void **state)
+{
+    (void)state;
+    /* experts 2 and 9 are in slots; 3, 5 and 6 cross, as 3 alone and 5 to 6 */
+    static const int32_t ids[] = {9, 5, 3, 2, 6, 5};
+    int32_t slot_of[10];
+    memset(slot_of, -1, sizeof(slot_of));
+    slot_of[2] = 7;
+    slot_of[9] = 0;
+    int32_t place_of[10];
+    int32_t hits[10];
+    struct ats_used_run runs[10];
+    struct ats_used used = {.place_of = place_of, .hits = hits, .runs = runs};
+    struct ats_used_query q = {
+        .ids = ids, .n_tokens = 3, .n_used = 2, .n_experts = 10, .slot_of = slot_of, .room = 10};
+    ats_used_find(&q, &used);
+    assert_int_equal(used.n_tokens, 3);
+    assert_int_equal(used.n_hits, 2);
+    assert_int_equal(used.n_places, 5);
+    assert_int_equal(used.n_runs, 2);
+    assert_int_equal(hits[0], 2);
+    assert_int_equal(hits[1], 9);
+    assert_int_equal(runs[0].first, 3);
+    assert_int_equal(runs[1].first, 5);
+    assert_int_equal(runs[1].n, 2);
+    assert_int_equal(place_of[3], 2);
+    assert_int_equal(place_of[6], 4);
+    q.gap = 1; /* 4 comes along */
+    ats_used_find(&q, &used);
+    assert_int_equal(used.n_runs, 1);
+    assert_int_equal(used.n_places, 6);
+    assert_int_equal(place_of[5], 4);
+    q.room = 4; /* the first two tokens use 2, 3, 5 and 9: 5 places with 4 */
+    ats_used_find(&q, &used);
+    assert_int_equal(used.n_tokens, 1);
+    assert_int_equal(used.n_places, 2);
+}
+
+/* ---- the choice ---- */
+
+/* A router, whose ids come from root 1, and a product of the input with 32 experts of 1 MiB in root
+ * 0, behind which all is computed. */
+struct small {
+    struct ats_op ops[2];
+    uint32_t reads[4];
+    struct ats_root roots[4];
+    struct ats_graph_desc graph;
+};
+
+static void make_small(struct small *s, float product_us)
+{
+    *s = (struct small){
+        .ops = {{.n_reads = 1, .write = 1, .supported = ATS_ON_BOTH, .cost_us = {50, 10}},
+                {.first_read = 1,
+                 .n_reads = 3,
+                 .write = 3,
+                 .supported = ATS_ON_BOTH,
+                 .cost_us = {1e6F, product_us},
+                 .ids = 2}},
+        .reads = {2, 0, 2, 1},
+        .roots = {{.bytes = (size_t)32 << 20, .home = ATS_ON(ATS_HOST)},
+                  {.bytes = 4096},
+                  {.bytes = 4096},
+                  {.bytes = 4096}},
+    };
+    s->graph = (struct ats_graph_desc){
+        .ops = s->ops, .n_ops = 2, .reads = s->reads, .roots = s->roots, .n_roots = 4};
+}
+
+static const struct ats_partition_costs costs = {
+    .split_us = 20, .copy_latency_us = 10, .link_bytes_per_us = 1 << 20};
+
+static const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
+                                          .copy_latency_us = 10,
+                                          .link_bytes_per_us = 1 << 20,
+                                          .most_bytes = (size_t)64 << 20,
+                                          .most_used_bytes = (size_t)64 << 20};
+
+/* Whether the matrix of the small graph is preferred by use. */
+static bool prefers(struct small *s, const struct ats_promotion *how, uint32_t n_tokens,
+                    struct ats_used_shape *shape)
+{
+    const bool candidates[4] = {true};
+    bool promoted[4] = {false};
+    struct ats_used_shape shapes[4];
+    const struct ats_used_matrix matrices[4] = {{.n_experts = 32,
+                                                 .n_used = 4,
+                                                 .n_tokens = n_tokens,
+                                                 .expert_bytes = (size_t)1 << 20,
+                                                 .padding = 100}};
+    ats_promote(&s->graph, how, candidates, promoted);
+    ats_prefer_used(&s->graph, how, &costs, candidates, matrices, s->roots, shapes, promoted);
+    assert_true(promoted[0]);
+    *shape = shapes[0];
+    return s->roots[0].by_use;
+}
+
+static void test_choice_by_hand(void **state)
+{
+    (void)state;
+    struct small s;
+    struct ats_used_shape shape;
+    make_small(&s, 5);
+    const uint32_t n = ats_used_expected(32, 4, 4);
+    assert_true(n < 16);
+    /* as a whole: 10 us and 32 MiB at one per us, beside 15 us of computing; by use: n MiB, 10 and
+     * 20 us before and 15 us beside nothing */
+    const bool candidates[4] = {true};
+    assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates), 42, 1e-3);
+    s.roots[0].by_use = true;
+    s.roots[0].used_bytes = (size_t)n << 20;
+    s.roots[0].used_copies = 1;
+    assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates),
+                       45 + (float)n, 1e-3);
+    struct ats_promotion serial = rule;
+    serial.serial = true;
+    assert_float_equal(ats_used_pass_us(&s.graph, &serial, &costs, candidates, candidates),
+                       45 + (float)n, 1e-3);
+    make_small(&s, 5);
+    assert_false(prefers(&s, &rule, 4, &shape)); /* 45 + n is more than 42 */
+    /* four times as many bytes would take 138; by use 7 experts of 32 come in 6 copies, not 1: 102
+     */
+    s.roots[0].bytes *= 4;
+    struct ats_promotion larger = rule;
+    larger.most_bytes *= 4;
+    assert_int_equal(n, 7);
+    assert_true(prefers(&s, &larger, 4, &shape));
+    assert_int_equal(s.roots[0].used_copies, 6);
+    /* place: 64 MiB are for two; lists of 16 ids and 32 slots */
+    assert_true(shape.room <= 32 && shape.room >= 31);
+    assert_int_equal(shape.lists % 256, 0);
+    assert_true(shape.lists >= shape.room * ((size_t)1 << 20) + 100);
+    assert_true(shape.place_bytes >= shape.lists + (16 + 32) * sizeof(int32_t));
+    assert_true(2 * shape.place_bytes <= rule.most_used_bytes + (1 << 20));
+    make_small(&s, 5);
+    assert_false(prefers(&s, &larger, 1, &shape)); /* a single token */
+    struct ats_promotion all = rule;
+    all.kind = ATS_PROMOTE_ALL;
+    make_small(&s, 5);
+    assert_true(prefers(&s, &all, 4, &shape));
+    all.used = ATS_USED_NEVER;
+    make_small(&s, 5);
+    assert_false(prefers(&s, &all, 4, &shape));
+    all.used = ATS_USED_IF_FASTER;
+    all.most_used_bytes = (size_t)(n - 1) << 20; /* no room for those expected */
+    make_small(&s, 5);
+    assert_false(prefers(&s, &all, 4, &shape));
+}
+
+static void test_splits(void **state)
+{
+    (void)state;
+    struct small s;
+    make_small(&s, 5);
+    s.roots[0].promoted = true;
+    s.roots[0].by_use = true;
+    s.roots[0].home = ATS_ON(ATS_ACCEL);
+    const enum ats_side sides[2] = {ATS_ACCEL, ATS_ACCEL};
+    struct ats_schedule schedule;
+    assert_true(ats_schedule_build(&s.graph, sides, &schedule));
+    /* the router; its ids to the CPU; the product */
+    assert_int_equal(schedule.n_splits, 3);
+    assert_int_equal(schedule.splits[1].side, ATS_HOST);
+    assert_int_equal(schedule.splits[1].n_ops, 0);
+    assert_int_equal(schedule.splits[1].n_copies, 1);
+    assert_int_equal(schedule.copies[schedule.splits[1].first_copy], 1);
+    assert_true(schedule.splits[2].by_use && !schedule.splits[0].by_use);
+    assert_int_equal(schedule.splits[2].n_promotions, 1);
+    assert_int_equal(schedule.n_promotions, 1);
+    ats_schedule_free(&schedule);
+    /* a router of the CPU leaves the ids there */
+    const enum ats_side other[2] = {ATS_HOST, ATS_ACCEL};
+    assert_true(ats_schedule_build(&s.graph, other, &schedule));
+    assert_int_equal(schedule.n_splits, 2);
+    assert_true(schedule.splits[1].by_use);
+    ats_schedule_free(&schedule);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_expected),       cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places_by_hand), cmocka_unit_test(test_choice_by_hand),
+        cmocka_unit_test(test_splits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
