@@ -76,12 +76,14 @@ static bool read_promotion(const char *text, struct ats_config *config, struct a
         if (strcmp(text, names[i].name) == 0) {
             config->promotion.kind = names[i].kind;
             config->promotion.used = names[i].used;
+            config->promotion.tight_used = strcmp(text, "used") == 0;
             config->pieces = *names[i].pieces;
             return true;
         }
     }
     struct ats_error reason = {{0}};
     config->promotion.kind = ATS_PROMOTE_RANDOM;
+    config->promotion.tight_used = true;
     config->pieces = pieces_of_tests;
     if (strncmp(text, "random:", 7) == 0 &&
         ats_parse_u64(text + 7, UINT64_MAX, &config->promotion.seed, &reason)) {

@@ -33,7 +33,7 @@ struct ats_device_counters {
     atomic_ullong copied_to_host_bytes;
     atomic_ullong promoted_bytes; /* of those to the accelerator: weights into staging memory */
     atomic_ullong used_matrices;  /* of experts, that passed by use (used.h) */
-    atomic_ullong used_rounds;    /* that took: more, where a place had no room for all */
+    atomic_ullong used_rounds;    /* that they took: several, where a place had too little room */
     atomic_ullong expert_hits;    /* columns that the accelerator computed from slots */
     atomic_ullong expert_misses;  /* columns of the same regions that the CPU computed */
     atomic_ullong expert_bytes;   /* copied into slots while decoding */

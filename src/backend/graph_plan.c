@@ -20,7 +20,8 @@ struct builder {
     struct ats_staged *staged; /* promoted or held weights, in the order of their use */
     size_t n_staged;
     bool without_promotion;
-    bool beside; /* the device and the stream are at work, and stay as they are */
+    bool without_use; /* of experts alone that the pass uses (plan/used.h) */
+    bool beside;      /* the device and the stream are at work, and stay as they are */
     struct ats_plan_rates rates;
     struct ats_expert_region *regions;
     size_t n_regions;
@@ -474,7 +475,8 @@ static bool decide(struct builder *b, bool without_accel)
     if (use_accel) {
         take_experts(b);
     }
-    if (use_accel && !b->without_promotion && !ats_promotion_choose(b->stream, &b->description)) {
+    if (use_accel && !b->without_promotion &&
+        !ats_promotion_choose(b->stream, &b->description, !b->without_use)) {
         return ats_fail(b->err, "out of memory");
     }
     if (!ats_choose_sides(&b->description.graph, &device->config->rule, &b->rates.costs,
@@ -520,7 +522,8 @@ static bool decide_beside(struct builder *b)
     }
     ats_describe_homes(&b->description);
     ats_experts_mark(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
-    return (b->without_promotion || ats_promotion_choose(b->stream, &b->description)) &&
+    return (b->without_promotion ||
+            ats_promotion_choose(b->stream, &b->description, !b->without_use)) &&
            ats_choose_sides(&b->description.graph, &b->device->config->rule, &b->rates.costs,
                             b->stream->n_built, b->sides) &&
            take_operands(b);
@@ -572,10 +575,15 @@ static bool build(struct builder *b)
     if (!settle(b)) {
         return false;
     }
-    if (!ats_promotion_stage(b->stream, &b->description, &b->schedule, &b->staged, &b->n_staged)) {
-        /* they do not fit together: use them where they are */
+    while (
+        !ats_promotion_stage(b->stream, &b->description, &b->schedule, &b->staged, &b->n_staged)) {
+        /* they do not fit together: experts as a whole, or all used where they are */
         ats_schedule_free(&b->schedule);
-        b->without_promotion = true;
+        if (b->without_promotion) {
+            return ats_fail(b->err, "out of memory");
+        }
+        b->without_promotion = b->without_use;
+        b->without_use = true;
         if (!settle(b)) {
             return false;
         }

@@ -161,7 +161,7 @@ static void prefer_used(const struct ats_stream *stream, struct ats_description 
 
 /* Sets what is promoted; returns how many are. */
 static size_t promote(const struct ats_stream *stream, struct ats_description *description,
-                      const bool *candidates, bool *chosen)
+                      bool may_use, const bool *candidates, bool *chosen)
 {
     struct ats_promotion rule = stream->device->config->promotion;
     cut(stream, description, candidates);
@@ -172,7 +172,9 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.most_used_bytes = stream->staging.ring - stream->staging.ring / ATS_USED_REST;
     rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
     ats_promote(&description->graph, &rule, candidates, chosen);
-    prefer_used(stream, description, &rule, candidates, chosen);
+    if (may_use) {
+        prefer_used(stream, description, &rule, candidates, chosen);
+    }
     description->graph.promoted_at_once = rule.most_bytes;
     size_t n = 0;
     for (size_t r = 0; r < description->graph.n_roots; r++) {
@@ -223,7 +225,8 @@ static bool prefer_beside(const struct ats_stream *stream, struct ats_descriptio
     return ok;
 }
 
-bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description)
+bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description,
+                          bool may_use)
 {
     const size_t n_roots = description->graph.n_roots;
     if (stream->staging.buffer == NULL) {
@@ -239,7 +242,7 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
                         (rule->kind != ATS_PROMOTE_RANDOM ||
                          ats_toss(rule->seed + stream->n_built, location->record->as_made.name));
     }
-    if (ok && promote(stream, description, candidates, chosen) == 0) {
+    if (ok && promote(stream, description, may_use, candidates, chosen) == 0) {
         join(description);
         ok = hold(stream, description, candidates, chosen);
         if (ok && rule->kind == ATS_PROMOTE_FASTER && stream->staging.transfer != NULL) {

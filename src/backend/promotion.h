@@ -15,8 +15,10 @@
 void ats_promotion_reserve(struct ats_stream *stream, const struct ats_description *description);
 
 /* Marks the roots that this graph promotes, or if there are none, those that it holds, and makes
- * the accelerator their home for it. False: out of memory. */
-bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description);
+ * the accelerator their home for it. `may_use`: experts may pass by use (plan/used.h). False: out
+ * of memory. */
+bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *description,
+                          bool may_use);
 
 /* Gives the promoted weights of the schedule, or the held ones, their places in staging memory:
  * in the description's locations and in *staged, `*n` of them, which the caller frees. False:

@@ -289,7 +289,7 @@ static void copy_ahead(struct ats_stream *stream, const struct ats_graph_plan *p
         if (step->after_split != ATS_NO_SPLIT) {
             ggml_backend_event_wait(area->transfer, plan->splits[step->after_split].done);
         }
-        if (is_timed(stream, plan)) {
+        if (is_timed(stream, plan) && step->used == NULL) {
             ats_meter_note_given(stream, step);
         }
         copy_in(stream, plan, step, area->transfer);
@@ -374,7 +374,7 @@ bool ats_promotions_await(struct ats_stream *stream, const struct ats_graph_plan
     for (size_t i = s->first_promotion; i < s->first_promotion + s->n_promotions; i++) {
         const struct ats_promotion_step *step = &plan->promotions[i];
         if (step->arrived != NULL) {
-            if (is_timed(stream, plan)) {
+            if (is_timed(stream, plan) && step->used == NULL) {
                 const double since_us = ats_meter_now_us();
                 ggml_backend_event_synchronize(step->arrived);
                 ats_meter_arrived(stream, step, since_us);

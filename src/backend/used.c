@@ -136,6 +136,8 @@ static bool make_product(struct ats_description *description, struct ats_used_st
     step->ids_there = numbers_at(&step->lists, 0, step->matrix.n_used, step->matrix.n_tokens);
     ats_name_after(&step->ids_there, step->ids);
     step->input = *ats_description_find(description, node->src[1])->stand_in;
+    step->input.view_src = NULL; /* Vulkan would look for a view's bytes there */
+    step->input.view_offs = 0;
     step->product = *ats_description_find(description, node)->stand_in;
     step->product.op = GGML_OP_MUL_MAT_ID;
     step->product.flags =
@@ -214,20 +216,18 @@ static const int32_t *row_of(const struct ats_used_step *step, uint32_t token)
     return (const int32_t *)((const char *)step->ids->data + token * step->ids->nb[1]);
 }
 
-/* What the router says must be experts of this layer. */
-static bool check_ids(const struct ats_used_step *step, struct ats_error *err)
+/* What the router says must be experts of this layer. Returns what is none, or ATS_USED_NONE. */
+static int32_t wrong_id(const struct ats_used_step *step)
 {
-    const int32_t n_experts = (int32_t)step->node->src[0]->ne[2];
     for (uint32_t t = 0; t < step->matrix.n_tokens; t++) {
         const int32_t *row = row_of(step, t);
         for (uint32_t i = 0; i < step->matrix.n_used; i++) {
-            if (row[i] < 0 || row[i] >= n_experts) {
-                return ats_fail(err, "%s names expert %d of %d", step->ids->name, (int)row[i],
-                                (int)n_experts);
+            if (row[i] < 0 || row[i] >= (int32_t)step->matrix.n_experts) {
+                return row[i] != ATS_USED_NONE ? row[i] : INT32_MIN;
             }
         }
     }
-    return true;
+    return ATS_USED_NONE;
 }
 
 /* Finds the places of what the tokens from `first` on use, and makes the lists of it. */
@@ -264,6 +264,10 @@ static const char zeros[4096];
 
 size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_t first)
 {
+    if (first == 0 && wrong_id(step) != ATS_USED_NONE) {
+        step->found.n_tokens = 0; /* nothing is copied, and nothing computed */
+        return 0;
+    }
     find(step, first);
     const struct ats_used *found = &step->found;
     const size_t bytes = step->matrix.expert_bytes;
@@ -285,7 +289,7 @@ size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_
         ggml_backend_tensor_set_async(backend, &step->bytes, zeros, place * bytes + done, n);
         done += n;
     }
-    return (place - found->n_hits) * bytes + numbers;
+    return (place - found->n_hits) * bytes;
 }
 
 static enum ggml_status compute_hits(struct ats_stream *stream, struct ats_used_step *step)
@@ -337,14 +341,18 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
     struct ats_used_step *step = plan->promotions[s->first_promotion].used;
     if (stream->staging.known_ids != step->ids) {
         ats_stream_wait(stream);
-        if ((stream->reports_errors && ats_accel_failed(stream->accel, err)) ||
-            !check_ids(step, err)) {
+        if (stream->reports_errors && ats_accel_failed(stream->accel, err)) {
             return GGML_STATUS_FAILED;
         }
         stream->staging.known_ids = step->ids;
     }
     ats_promotions_ids_known(stream, plan, split);
     if (!ats_promotions_await(stream, plan, split)) {
+        return GGML_STATUS_FAILED;
+    }
+    if (step->found.n_tokens == 0) {
+        ats_fail(err, "%s names expert %d of %u", step->ids->name, (int)wrong_id(step),
+                 step->matrix.n_experts);
         return GGML_STATUS_FAILED;
     }
     ats_meter_given(stream, s->profile_us[ATS_ACCEL]);
@@ -356,7 +364,9 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
     stream->device->counters.used_rounds++;
     while (status == GGML_STATUS_SUCCESS && done < step->matrix.n_tokens) {
         ats_stream_wait(stream); /* the place, and the lists in host memory, are free */
-        stream->device->counters.copied_to_accel_bytes += ats_used_copy(step, stream->accel, done);
+        const size_t crossed = ats_used_copy(step, stream->accel, done);
+        stream->device->counters.copied_to_accel_bytes += crossed;
+        stream->device->counters.promoted_bytes += crossed;
         stream->device->counters.used_rounds++;
         stream->in_flight = true;
         status = compute(stream, step, &input, &product, done);

@@ -53,7 +53,7 @@ struct ats_used_step *ats_used_make(const struct ats_stream *stream,
 void ats_used_free(struct ats_used_step *step);
 
 /* Orders the copies for the tokens from `first` on, whose ids are in host memory, on `backend`.
- * Returns their bytes. */
+ * Returns the bytes of weights; without any, and with no token served, if an id is no expert's. */
 size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_t first);
 
 /* Computes split `split` of the plan, of which the step is; waits for the ids first. Needs the

@@ -82,6 +82,7 @@ static struct {
 
 /* What entering commands took too long since the thread's last wait. */
 static _Thread_local double entered_late_us;
+static _Thread_local double entered_read_us; /* since the call began; it counts already */
 
 static double clock_us(clockid_t id)
 {
@@ -165,13 +166,18 @@ void ats_emu_clock_unlock(void)
     pthread_mutex_unlock(&state.lock);
 }
 
-void ats_emu_clock_entered(double begin_us, double allowed_us)
+struct ats_emu_entry ats_emu_clock_enter(void)
 {
-    const double took_us = ats_emu_clock_us() - begin_us;
-    entered_late_us += fmax(took_us - allowed_us, 0);
-    /* nobody reads the program's memory in that time */
+    entered_read_us = 0;
+    return (struct ats_emu_entry){.us = ats_emu_clock_us(), .cpu_us = thread_us()};
+}
+
+void ats_emu_clock_entered(const struct ats_emu_entry *entry, double allowed_us)
+{
+    const double cpu_us = thread_us() - entry->cpu_us - entered_read_us;
+    entered_late_us += fmax(ats_emu_clock_us() - entry->us - allowed_us, 0);
     pthread_mutex_lock(&state.lock);
-    state.own_cpu_us += took_us;
+    state.own_cpu_us += cpu_us;
     pthread_mutex_unlock(&state.lock);
 }
 
@@ -214,8 +220,10 @@ void ats_emu_clock_read_now(const struct ats_emu_rows *source)
 {
     const double begin_us = thread_us();
     read_bytes(source, 0, total_bytes(source));
+    const double took_us = thread_us() - begin_us;
+    entered_read_us += took_us;
     pthread_mutex_lock(&state.lock);
-    state.own_cpu_us += thread_us() - begin_us;
+    state.own_cpu_us += took_us;
     pthread_mutex_unlock(&state.lock);
 }
 

@@ -69,9 +69,16 @@ void ats_emu_clock_read_along(struct ats_ticket copy, const struct ats_emu_rows 
 /* Reads on the calling thread, which counts as the emulation's time. */
 void ats_emu_clock_read_now(const struct ats_emu_rows *source);
 
-/* A call that entered commands is over: it began at `begin_us`, and `allowed_us` of it is what
- * it takes on a real device. */
-void ats_emu_clock_entered(double begin_us, double allowed_us);
+/* When a call that enters commands began: by the clock, and by its thread's. */
+struct ats_emu_entry {
+    double us;
+    double cpu_us;
+};
+struct ats_emu_entry ats_emu_clock_enter(void);
+
+/* Such a call is over: `allowed_us` of it is what it takes on a real device. The time of its thread
+ * counts as the emulation's. */
+void ats_emu_clock_entered(const struct ats_emu_entry *entry, double allowed_us);
 
 struct ats_emu_clock_counters {
     double wall_us;      /* since the clock's start */

@@ -208,7 +208,7 @@ static void enter_transfer(void *context, enum ats_timeline_direction direction,
 
 static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgraph *cgraph)
 {
-    const double begin_us = ats_emu_clock_us();
+    const struct ats_emu_entry entry = ats_emu_clock_enter();
     struct stream *stream = stream_of(backend);
     struct ats_emu_device *device = stream->device;
     if (has_failed(stream) || !ats_emu_device_admit(device, ATS_EMU_OP_COMPUTE, &stream->fault)) {
@@ -223,7 +223,7 @@ static enum ggml_status backend_compute(ggml_backend_t backend, struct ggml_cgra
         return GGML_STATUS_FAILED;
     }
     atomic_fetch_add(&device->timed->graphs, 1);
-    ats_emu_clock_entered(begin_us, g.launches * device->profile.rates.launch_us);
+    ats_emu_clock_entered(&entry, g.launches * device->profile.rates.launch_us);
     return GGML_STATUS_SUCCESS;
 }
 

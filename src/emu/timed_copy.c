@@ -46,18 +46,18 @@ static struct ats_ticket enter_copy(const struct ats_emu_host_copy *c,
 }
 
 static void finish(const struct ats_emu_host_copy *c, struct ats_ticket ticket, bool wait,
-                   double begin_us)
+                   const struct ats_emu_entry *entry)
 {
     if (wait) {
-        ats_emu_clock_wait(ticket, begin_us);
+        ats_emu_clock_wait(ticket, entry->us);
     } else {
-        ats_emu_clock_entered(begin_us, c->device->profile.rates.copy_latency_us);
+        ats_emu_clock_entered(entry, c->device->profile.rates.copy_latency_us);
     }
 }
 
 void ats_emu_timed_upload(const struct ats_emu_host_copy *c, const void *data)
 {
-    double begin_us = ats_emu_clock_us();
+    struct ats_emu_entry entry = ats_emu_clock_enter();
     uint8_t *bytes = find_bytes(c);
     if (bytes == NULL) {
         return;
@@ -78,14 +78,14 @@ void ats_emu_timed_upload(const struct ats_emu_host_copy *c, const void *data)
     } else if (!stored) {
         /* as the driver's staging does; a page that comes from a disk takes its own time */
         ats_emu_clock_read_now(&source);
-        begin_us = ats_emu_clock_us();
+        entry = ats_emu_clock_enter();
     }
-    finish(c, ticket, c->wait || max_gbps > 0, begin_us);
+    finish(c, ticket, c->wait || max_gbps > 0, &entry);
 }
 
 void ats_emu_timed_download(const struct ats_emu_host_copy *c, void *data)
 {
-    const double begin_us = ats_emu_clock_us();
+    const struct ats_emu_entry entry = ats_emu_clock_enter();
     const uint8_t *bytes = find_bytes(c);
     ats_emu_clock_look(c->size * c->n_copies);
     for (size_t i = 0; i < c->n_copies; i++) {
@@ -102,7 +102,7 @@ void ats_emu_timed_download(const struct ats_emu_host_copy *c, void *data)
     const bool pinned = ats_emu_pinned_contains(data, span(c->size, c->n_copies, c->stride_host));
     const double max_gbps = pinned ? 0 : c->device->profile.rates.pageable_gbps;
     const struct ats_ticket ticket = enter_copy(c, ATS_TO_HOST, max_gbps);
-    finish(c, ticket, c->wait || !pinned, begin_us);
+    finish(c, ticket, c->wait || !pinned, &entry);
 }
 
 void ats_emu_timed_move(struct ats_emu_device *device, uint32_t stream, double bytes)

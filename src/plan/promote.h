@@ -45,6 +45,7 @@ struct ats_promotion {
     size_t most_bytes;       /* weights, or pieces, that are larger are not promoted */
     size_t most_used_bytes;  /* places by use likewise (used.h) */
     enum ats_used_kind used;
+    bool tight_used;   /* for tests: places by use have room for two tokens at least, and no more */
     bool has_cpu_load; /* others slow the CPU down for a while */
 };
 

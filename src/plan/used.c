@@ -56,23 +56,32 @@ static size_t align(size_t bytes)
     return (bytes + LIST_ALIGNMENT - 1) / LIST_ALIGNMENT * LIST_ALIGNMENT;
 }
 
-bool ats_used_shape_make(const struct ats_used_matrix *matrix,
-                         const struct ats_partition_costs *costs, size_t most_bytes,
-                         uint32_t expected, struct ats_used_shape *shape)
+bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_promotion *rule,
+                         const struct ats_partition_costs *costs, uint32_t expected,
+                         struct ats_used_shape *shape)
 {
     const size_t numbers = (size_t)matrix->n_used * matrix->n_tokens + matrix->n_experts;
     const size_t beside = matrix->padding + LIST_ALIGNMENT + align(numbers * sizeof(int32_t));
-    const size_t most = most_bytes > beside ? (most_bytes - beside) / matrix->expert_bytes : 0;
+    const size_t most = rule->most_used_bytes > beside
+                            ? (rule->most_used_bytes - beside) / matrix->expert_bytes
+                            : 0;
     const size_t wanted = (size_t)(MORE_ROOM * expected) + 1;
     size_t room = most / 2 > wanted ? most / 2 : wanted;
+    room = rule->tight_used ? 2U * matrix->n_used : room;
     room = room < most ? room : most;
     room = room < matrix->n_experts ? room : matrix->n_experts;
-    const int32_t widest = ats_expert_widest_gap(matrix->expert_bytes, costs);
-    const int32_t gap = matrix->n_used * (uint64_t)(widest + 1) <= room ? widest : 0;
-    *shape = (struct ats_used_shape){.room = (uint32_t)room, .expected = expected, .gap = gap};
+    if (expected >= matrix->n_experts || (expected > most && !rule->tight_used) ||
+        matrix->n_used > room) {
+        return false;
+    }
+    const size_t widest = (size_t)ats_expert_widest_gap(matrix->expert_bytes, costs);
+    const size_t between = room / matrix->n_used - 1; /* one token fits, whatever it uses */
+    *shape = (struct ats_used_shape){.room = (uint32_t)room,
+                                     .expected = expected,
+                                     .gap = (int32_t)(widest < between ? widest : between)};
     shape->lists = align(shape->room * matrix->expert_bytes + matrix->padding);
     shape->place_bytes = shape->lists + align(numbers * sizeof(int32_t));
-    return expected < matrix->n_experts && expected <= most && matrix->n_used <= room;
+    return true;
 }
 
 /* ---- the time of a pass ---- */
@@ -144,11 +153,13 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
                    struct ats_root *roots, size_t n_roots, struct ats_used_shape *shapes)
 {
     const struct ats_used_matrix *asked = NULL; /* what is expected takes time to find */
+    const uint32_t least =
+        rule->kind == ATS_PROMOTE_FASTER ? ATS_USED_LEAST_IF_FASTER : ATS_USED_LEAST_TOKENS;
     uint32_t expected = 0;
     size_t n = 0;
     for (size_t r = 0; r < n_roots; r++) {
         const struct ats_used_matrix *m = &matrices[r];
-        if (!candidates[r] || m->n_experts == 0 || m->n_tokens < ATS_USED_LEAST_TOKENS) {
+        if (!candidates[r] || m->n_experts == 0 || m->n_tokens < least) {
             continue;
         }
         if (asked == NULL || asked->n_experts != m->n_experts || asked->n_used != m->n_used ||
@@ -156,8 +167,7 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
             expected = ats_used_expected(m->n_experts, m->n_used, m->n_tokens);
             asked = m;
         }
-        roots[r].by_use =
-            ats_used_shape_make(m, costs, rule->most_used_bytes, expected, &shapes[r]);
+        roots[r].by_use = ats_used_shape_make(m, rule, costs, expected, &shapes[r]);
         roots[r].used_bytes = expected * m->expert_bytes;
         roots[r].used_copies = runs_of(m->n_experts, expected);
         roots[r].used_place_bytes = shapes[r].place_bytes;

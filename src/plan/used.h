@@ -28,9 +28,13 @@
 uint32_t ats_used_expected(uint32_t n_experts, uint32_t n_used, uint32_t n_tokens);
 
 enum {
-    ATS_USED_SURELY_ALL = 32,
+    ATS_USED_SURELY_ALL = 16,
     ATS_USED_REST = 8,         /* this part of staging memory is left to small weights */
     ATS_USED_LEAST_TOKENS = 2, /* single ones are for slots (experts.h) */
+    /* With fewer, what a pass leaves in staging memory (hold.h) is worth more to those that follow
+     * than experts of this pass alone; and passes that are judged (watch.h) have no copies that
+     * nobody times. */
+    ATS_USED_LEAST_IF_FASTER = 17,
 };
 
 /* A matrix and the product that alone reads it. */
@@ -46,17 +50,18 @@ struct ats_used_matrix {
 struct ats_used_shape {
     uint32_t room; /* places for experts */
     uint32_t expected;
-    int32_t gap;        /* experts that are copied because that is faster than leaving them out */
-    size_t lists;       /* where, in its place in staging memory, the lists begin: ids, and slots */
+    int32_t gap;  /* experts that are copied because that is faster than leaving them out, as far as
+                     there is room */
+    size_t lists; /* where, in its place in staging memory, the lists begin: ids, and slots */
     size_t place_bytes; /* all of it */
 };
 
-/* A place of half of `most_bytes`, so that one can be read while the next is copied; or more, if
- * that has too little room for more experts than are expected, as texts differ. False: there is no
- * room for those expected, or they are all. */
-bool ats_used_shape_make(const struct ats_used_matrix *matrix,
-                         const struct ats_partition_costs *costs, size_t most_bytes,
-                         uint32_t expected, struct ats_used_shape *shape);
+/* A place of half of what the rule allows, so that one can be read while the next is copied; or
+ * more, if that has too little room for more experts than are expected, as texts differ. False:
+ * there is no room for those expected, or they are all. */
+bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_promotion *rule,
+                         const struct ats_partition_costs *costs, uint32_t expected,
+                         struct ats_used_shape *shape);
 
 /* Time of a pass with these weights promoted: by use, those of the roots that say so. Operators
  * that read a candidate which is not promoted are the CPU's, all others the accelerator's. */

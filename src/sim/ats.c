@@ -38,6 +38,8 @@ struct emitter {
     struct ats_schedule schedule;
     struct ats_staged *staged; /* promoted weights in the order of their first use, or held ones */
     size_t n_staged;
+    bool without_use;       /* what would pass by use does not fit together; */
+    bool without_promotion; /* as a whole neither */
     bool holds;
     bool beside;                 /* they cross the link while the CPU computes, in pieces */
     size_t next;                 /* promotion to be copied next */
@@ -177,7 +179,7 @@ static bool promote(struct emitter *e, const bool *candidates, bool *chosen, siz
                                            ring_bytes(e) - ring_bytes(e) / ATS_USED_REST};
     cut(e);
     ats_promote(&e->graph.desc, &rule, candidates, chosen);
-    if (!prefer_used(e, &rule, candidates, chosen)) {
+    if (!e->without_use && !prefer_used(e, &rule, candidates, chosen)) {
         return false;
     }
     *n = 0;
@@ -227,7 +229,7 @@ static bool prefer_beside(struct emitter *e, const bool *candidates, bool *chose
 static bool choose_weights(struct emitter *e)
 {
     const size_t n_roots = e->graph.desc.n_roots;
-    if (e->placement->staging_bytes == 0) {
+    if (e->placement->staging_bytes == 0 || e->without_promotion) {
         return true;
     }
     bool *candidates = calloc(n_roots + 1, sizeof(*candidates));
@@ -267,8 +269,8 @@ static size_t bytes_of(const struct emitter *e, const struct ats_promoted *p)
     return root->bytes / rows * ats_piece_rows(&root->pieces, rows, p->piece);
 }
 
-/* Places in staging memory, for promoted weights or else for held ones. */
-static bool stage(struct emitter *e)
+/* What is to have places in staging memory: promoted weights or else held ones. */
+static bool list_staged(struct emitter *e)
 {
     const size_t most = e->schedule.n_promotions + e->graph.desc.n_roots + 1;
     e->staged = calloc(most, sizeof(*e->staged));
@@ -290,10 +292,29 @@ static bool stage(struct emitter *e)
                 .root = r, .bytes = e->graph.roots[r].bytes, .last_split = UINT32_MAX};
         }
     }
-    return ats_staging_assign(e->staged, e->n_staged, ring_bytes(e), STAGING_ALIGNMENT);
+    return true;
 }
 
-static bool decide(struct emitter *e)
+static void forget(struct emitter *e)
+{
+    ats_sim_graph_free(&e->graph);
+    ats_schedule_free(&e->schedule);
+    free(e->sides);
+    free(e->done);
+    free(e->staged);
+    free(e->arrived);
+    free(e->used);
+    e->sides = NULL;
+    e->done = NULL;
+    e->staged = NULL;
+    e->arrived = NULL;
+    e->used = NULL;
+    e->n_staged = 0;
+    e->holds = false;
+    e->beside = false;
+}
+
+static bool choose(struct emitter *e)
 {
     const struct ats_rule rule = {.kind = ATS_RULE_FILL};
     if (!ats_sim_graph_build(e->setting, e->placement, e->pass, &e->graph)) {
@@ -307,7 +328,20 @@ static bool decide(struct emitter *e)
         return false;
     }
     e->done = calloc(e->schedule.n_splits + 1, sizeof(*e->done));
-    return e->done != NULL && stage(e);
+    return e->done != NULL && list_staged(e);
+}
+
+static bool decide(struct emitter *e)
+{
+    while (choose(e)) {
+        if (ats_staging_assign(e->staged, e->n_staged, ring_bytes(e), STAGING_ALIGNMENT)) {
+            return true;
+        }
+        forget(e);
+        e->without_promotion = e->without_use;
+        e->without_use = true;
+    }
+    return false;
 }
 
 /* ---- actions ---- */
@@ -402,8 +436,11 @@ static int32_t copy_used(struct emitter *e, const struct ats_staged *staged,
 {
     const struct ats_model_unit *u = unit_of(e, staged->first_split);
     const double rows = ats_model_rows(u, e->pass);
-    const double n = e->routing->distinct[u->layer] - hits_of(e, staged);
-    const double runs = n * (u->n_experts - n + 1) / u->n_experts;
+    const double hits = hits_of(e, staged);
+    const double n = e->routing->distinct[u->layer] - hits;
+    /* without slots they are counted; else as if drawn at random */
+    const double runs =
+        hits > 0 ? n * (u->n_experts - n + 1) / u->n_experts : e->routing->groups[u->layer];
     add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
                                    .queue = queue,
                                    .bytes = rows * u->n_used * sizeof(int32_t),
@@ -700,13 +737,7 @@ static void emit(struct emitter *e)
     } else {
         e->out->failed = true;
     }
-    ats_sim_graph_free(&e->graph);
-    ats_schedule_free(&e->schedule);
-    free(e->sides);
-    free(e->done);
-    free(e->staged);
-    free(e->arrived);
-    free(e->used);
+    forget(e);
 }
 
 void ats_sim_schedule_in_order(const struct ats_sim_setting *setting,

@@ -83,6 +83,8 @@ struct tally {
     unsigned long long differing; /* batches */
     unsigned long long crossed;   /* bytes of promoted weights */
     unsigned long long admitted;  /* bytes of experts into slots */
+    unsigned long long used;      /* matrices of experts that passed by use */
+    unsigned long long rounds;    /* that they took */
 };
 
 /* Written by the scenarios' processes. */
@@ -198,6 +200,8 @@ static void take_counters(const struct world *w, const struct tally *before)
     w->tally->schedules = before->schedules + device_counter("graphs");
     w->tally->crossed = before->crossed + device_counter("promoted_bytes");
     w->tally->admitted = before->admitted + device_counter("admitted_bytes");
+    w->tally->used = before->used + device_counter("used_matrices");
+    w->tally->rounds = before->rounds + device_counter("used_rounds");
 }
 
 static void run_scenario(const void *argument)
@@ -359,6 +363,8 @@ static void add(struct tally *to, const struct tally *from)
     to->differing += from->differing;
     to->crossed += from->crossed;
     to->admitted += from->admitted;
+    to->used += from->used;
+    to->rounds += from->rounds;
 }
 
 static void print_row(const char *kind, const char *setting, const struct tally *t)
@@ -388,11 +394,16 @@ static struct tally print_table(void)
     return all;
 }
 
+static void share_tallies(void)
+{
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(shared, MAP_FAILED);
+}
+
 static void test_schedules(void **state)
 {
     (void)state;
-    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(shared, MAP_FAILED);
+    share_tallies();
     bool ok = true;
     for (size_t kind = 0; kind < N_MODELS; kind++) {
         if (wanted() != 0 || is_chosen(kind, N_MODELS)) {
@@ -409,6 +420,27 @@ static void test_schedules(void **state)
     munmap(shared, sizeof(*shared));
 }
 
+/* Experts by use, in places with too little room for most batches. */
+static void test_by_use(void **state)
+{
+    (void)state;
+    share_tallies();
+    for (size_t kind = 0; kind < N_MODELS; kind++) {
+        for (size_t i = 0; i < N_SETTINGS && kinds[kind].has_experts; i++) {
+            struct scenario s = {.kind = (enum model_kind)kind,
+                                 .setting = i,
+                                 .stream = UINT64_C(3) << 40 | i << 8 | kind,
+                                 .n_schedules = FEW};
+            assert_true(strstr(settings[i].name, "by use") == NULL || run_one(&s));
+        }
+    }
+    const struct tally all = print_table();
+    printf("%llu matrices by use in %llu rounds\n", all.used, all.rounds);
+    assert_int_equal(all.differing, 0);
+    assert_true(all.used > 0 && all.rounds > all.used);
+    munmap(shared, sizeof(*shared));
+}
+
 static int make_models(void **state)
 {
     (void)state;
@@ -418,6 +450,7 @@ static int make_models(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_schedules),
+                                       cmocka_unit_test(test_by_use)};
     return cmocka_run_group_tests(tests, make_models, NULL);
 }

@@ -541,6 +541,51 @@ static void test_experts_by_slice(void **state)
     ats_model_free(m);
 }
 
+/* A prompt of few tokens brings the experts that they use, counted apart from the simulation, of
+ * each matrix in host memory. */
+static void test_experts_by_use(void **state)
+{
+    (void)state;
+    enum { LAYERS = 4, TOKENS = 32, USED = 8, EXPERTS = 128 };
+    struct ats_model *m = toy_qwen3moe(LAYERS);
+    const struct ats_sim_machine machine = round_machine();
+    struct ats_sim_setting s = setting_of(m, &machine);
+    s.vram_bytes = UINT64_C(1150) << 20;
+    struct ats_error err;
+    struct ats_sim_phase phase;
+    struct ats_sim_run *run = start(&s, "ats-async");
+    const struct ats_sim_placement *p = ats_sim_run_placement(run);
+    double expected = 0;
+    for (size_t t = 0; t < m->n_tensors; t++) {
+        const struct ats_model_tensor *tensor = &m->tensors[t];
+        /* of the last layer only the last token's experts are computed, by the CPU */
+        if (tensor->ne[2] != EXPERTS || p->tensor[t] || tensor->layer == LAYERS - 1) {
+            continue;
+        }
+        struct ats_routing routing;
+        bool seen[EXPERTS] = {false};
+        assert_true(ats_routing_init(&routing, &machine.routing, s.seed, (uint64_t)tensor->layer,
+                                     EXPERTS, USED));
+        for (int k = 0; k < TOKENS; k++) {
+            int32_t ids[USED];
+            ats_routing_next(&routing, ids);
+            for (int i = 0; i < USED; i++) {
+                expected += seen[ids[i]] ? 0 : (double)tensor->bytes / EXPERTS;
+                seen[ids[i]] = true;
+            }
+        }
+        ats_routing_free(&routing);
+        expected += TOKENS * USED * sizeof(int32_t); /* lists */
+    }
+    assert_true(expected > 0);
+    assert_true(ats_sim_prefill(run, TOKENS, &phase, &err));
+    ats_sim_run_free(run);
+    /* besides, the input of 2048 values per token, a mask and positions */
+    assert_true(phase.use.bytes[ATS_TO_DEVICE] >= expected);
+    assert_true(phase.use.bytes[ATS_TO_DEVICE] <= expected + 2 * TOKENS * 2048 * 4.0);
+    ats_model_free(m);
+}
+
 static void test_norms_of_heads_are_offloaded(void **state)
 {
     (void)state;
@@ -749,6 +794,7 @@ int main(void)
         cmocka_unit_test(test_cpu_experts),
         cmocka_unit_test(test_prefill_moves_used_experts),
         cmocka_unit_test(test_experts_by_slice),
+        cmocka_unit_test(test_experts_by_use),
         cmocka_unit_test(test_norms_of_heads_are_offloaded),
         cmocka_unit_test(test_serial_and_overlapped),
         cmocka_unit_test(test_memory_is_shared),

@@ -51,6 +51,8 @@ static void test_expected(void **state)
         const double mean = count_used((int32_t)cases[i].n_experts, (int32_t)cases[i].n_used,
                                        (int)cases[i].n_tokens);
         const double n = ats_used_expected(cases[i].n_experts, cases[i].n_used, cases[i].n_tokens);
+        printf("%u tokens that use %u of %u experts each use %.0f of them, %.0f expected\n",
+               cases[i].n_tokens, cases[i].n_used, cases[i].n_experts, mean, n);
         /* layers scatter by a sixth; the mean of four by half of that, three of which are enough */
         assert_true(n > 0.75 * mean && n < 1.25 * mean);
     }
@@ -287,11 +289,12 @@ static void test_choice_by_hand(void **state)
     (void)state;
     struct small s;
     struct ats_used_shape shape;
+    enum { TOKENS = ATS_USED_LEAST_IF_FASTER };
     make_small(&s, 5);
-    const uint32_t n = ats_used_expected(32, 4, 4);
-    assert_true(n < 16);
-    /* as a whole: 10 us and 32 MiB at one per us, beside 15 us of computing; by use: n MiB, 10 and
-     * 20 us before and 15 us beside nothing */
+    const uint32_t n = ats_used_expected(32, 4, TOKENS);
+    assert_true(n >= 8 && n < 24);
+    /* as a whole: 10 us and 32 MiB at one per us, beside 15 us of computing; by use, in one copy:
+     * n MiB, 10 and 20 us, and 15 us beside nothing */
     const bool candidates[4] = {true};
     assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates), 42, 1e-3);
     s.roots[0].by_use = true;
@@ -304,34 +307,43 @@ static void test_choice_by_hand(void **state)
     assert_float_equal(ats_used_pass_us(&s.graph, &serial, &costs, candidates, candidates),
                        45 + (float)n, 1e-3);
     make_small(&s, 5);
-    assert_false(prefers(&s, &rule, 4, &shape)); /* 45 + n is more than 42 */
-    /* four times as many bytes would take 138; by use 7 experts of 32 come in 6 copies, not 1: 102
-     */
-    s.roots[0].bytes *= 4;
+    assert_false(prefers(&s, &rule, TOKENS, &shape)); /* more than 42 */
+    /* eight times as many bytes would take 266; by use it is at most 16 copies of 24 MiB in all */
+    s.roots[0].bytes *= 8;
     struct ats_promotion larger = rule;
-    larger.most_bytes *= 4;
-    assert_int_equal(n, 7);
-    assert_true(prefers(&s, &larger, 4, &shape));
-    assert_int_equal(s.roots[0].used_copies, 6);
-    /* place: 64 MiB are for two; lists of 16 ids and 32 slots */
-    assert_true(shape.room <= 32 && shape.room >= 31);
+    larger.most_bytes *= 8;
+    assert_true(prefers(&s, &larger, TOKENS, &shape));
+    /* of n of 32 that are drawn at random, each begins a copy but behind another of them */
+    assert_int_equal(s.roots[0].used_copies, n * (33 - n) / 32 + 1);
+    /* place: 64 MiB are for two; lists of ids and 32 slots */
+    assert_int_equal(shape.room, 31);
+    assert_int_equal(shape.gap, 6); /* a copy begins in the time of 10 MiB; but a token uses 4 */
     assert_int_equal(shape.lists % 256, 0);
     assert_true(shape.lists >= shape.room * ((size_t)1 << 20) + 100);
-    assert_true(shape.place_bytes >= shape.lists + (16 + 32) * sizeof(int32_t));
+    assert_true(shape.place_bytes >= shape.lists + (TOKENS * 4 + 32) * sizeof(int32_t));
     assert_true(2 * shape.place_bytes <= rule.most_used_bytes + (1 << 20));
     make_small(&s, 5);
-    assert_false(prefers(&s, &larger, 1, &shape)); /* a single token */
+    s.roots[0].bytes *= 8;
+    assert_false(prefers(&s, &larger, TOKENS - 1, &shape));
     struct ats_promotion all = rule;
     all.kind = ATS_PROMOTE_ALL;
     make_small(&s, 5);
-    assert_true(prefers(&s, &all, 4, &shape));
+    assert_true(prefers(&s, &all, ATS_USED_LEAST_TOKENS, &shape));
+    make_small(&s, 5);
+    assert_false(prefers(&s, &all, ATS_USED_LEAST_TOKENS - 1, &shape));
     all.used = ATS_USED_NEVER;
     make_small(&s, 5);
-    assert_false(prefers(&s, &all, 4, &shape));
+    assert_false(prefers(&s, &all, TOKENS, &shape));
     all.used = ATS_USED_IF_FASTER;
     all.most_used_bytes = (size_t)(n - 1) << 20; /* no room for those expected */
     make_small(&s, 5);
-    assert_false(prefers(&s, &all, 4, &shape));
+    assert_false(prefers(&s, &all, TOKENS, &shape));
+    all.most_used_bytes = rule.most_used_bytes;
+    all.tight_used = true;
+    make_small(&s, 5);
+    assert_true(prefers(&s, &all, TOKENS, &shape));
+    assert_int_equal(shape.room, 8);
+    assert_int_equal(shape.gap, 1);
 }
 
 static void test_splits(void **state)
