@@ -671,10 +671,10 @@ static void test_planned_anew(void **state)
     run("anew", "ATS_ADAPT=random:11 ATS_VRAM=200K ATS_EMU_DELAY_US=10",
         (struct scenario){70, 1, 180, true}); /* of 10 graphs, one seed in 40 repeats none */
     run("anew, in threads", "ATS_ADAPT=random:12 ATS_PLACEMENT=random:79 ATS_VRAM=400K",
-        (struct scenario){71, 3, 40, true});
+        (struct scenario){71, 3, 180, true});
     run("anew, with experts",
         "ATS_ADAPT=random:13 ATS_EXPERTS=slices ATS_PLACEMENT=random:8 ATS_EMU_DELAY_US=10",
-        (struct scenario){72, 3, 40, true});
+        (struct scenario){72, 3, 180, true});
 }
 
 int main(void)
