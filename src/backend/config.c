@@ -67,16 +67,17 @@ static bool read_promotion(const char *text, struct ats_config *config, struct a
         enum ats_promotion_kind kind;
         const struct ats_piece_rule *pieces;
         enum ats_used_kind used;
-    } names[] = {{"auto", ATS_PROMOTE_FASTER, &ats_piece_rule_default, ATS_USED_IF_FASTER},
-                 {"none", ATS_PROMOTE_NONE, &ats_piece_rule_default, ATS_USED_NEVER},
-                 {"all", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_NEVER},
-                 {"used", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_IF_FASTER},
-                 {"pieces", ATS_PROMOTE_ALL, &pieces_of_tests, ATS_USED_NEVER}};
+        bool tight_used;
+    } names[] = {{"auto", ATS_PROMOTE_FASTER, &ats_piece_rule_default, ATS_USED_IF_FASTER, false},
+                 {"none", ATS_PROMOTE_NONE, &ats_piece_rule_default, ATS_USED_NEVER, false},
+                 {"all", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_NEVER, false},
+                 {"used", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_IF_FASTER, true},
+                 {"pieces", ATS_PROMOTE_ALL, &pieces_of_tests, ATS_USED_NEVER, false}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcmp(text, names[i].name) == 0) {
             config->promotion.kind = names[i].kind;
             config->promotion.used = names[i].used;
-            config->promotion.tight_used = strcmp(text, "used") == 0;
+            config->promotion.tight_used = names[i].tight_used;
             config->pieces = *names[i].pieces;
             return true;
         }
@@ -233,10 +234,10 @@ bool ats_config_read(struct ats_config *config, struct ats_error *err)
     if (rule != NULL && !read_rule(rule, config, err)) {
         return false;
     }
-    config->promotion =
-        (struct ats_promotion){.kind = promotion_of(config->rule.kind), .seed = config->rule.seed};
-    config->pieces =
-        config->promotion.kind == ATS_PROMOTE_RANDOM ? pieces_of_tests : ats_piece_rule_default;
+    const enum ats_promotion_kind kind = promotion_of(config->rule.kind);
+    config->promotion = (struct ats_promotion){
+        .kind = kind, .seed = config->rule.seed, .tight_used = kind == ATS_PROMOTE_RANDOM};
+    config->pieces = kind == ATS_PROMOTE_RANDOM ? pieces_of_tests : ats_piece_rule_default;
     const char *promotion = value_of("ATS_PROMOTE");
     if (promotion != NULL && !read_promotion(promotion, config, err)) {
         return false;

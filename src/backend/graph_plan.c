@@ -570,6 +570,16 @@ static bool settle(struct builder *b)
            ats_fail(b->err, "out of memory");
 }
 
+static bool uses_some(const struct ats_description *d)
+{
+    for (size_t r = 0; r < d->graph.n_roots; r++) {
+        if (d->roots[r].by_use) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool build(struct builder *b)
 {
     if (!settle(b)) {
@@ -582,7 +592,7 @@ static bool build(struct builder *b)
         if (b->without_promotion) {
             return ats_fail(b->err, "out of memory");
         }
-        b->without_promotion = b->without_use;
+        b->without_promotion = b->without_use || !uses_some(&b->description);
         b->without_use = true;
         if (!settle(b)) {
             return false;

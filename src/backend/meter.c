@@ -5,9 +5,6 @@
 
 #include <time.h>
 
-/* Passes of more tokens compute more than they read, so their times say something else. */
-enum { MOST_TOKENS = 16 };
-
 double ats_meter_now_us(void)
 {
     struct timespec now;
@@ -87,7 +84,7 @@ void ats_meter_judge(struct ats_stream *stream)
         return;
     }
     if (!ats_meter_watches(stream) || !meter->is_current || meter->n_tokens == 0 ||
-        meter->n_tokens > MOST_TOKENS) {
+        meter->n_tokens > ATS_WATCH_MOST_TOKENS) {
         return;
     }
     ats_watch_take_lateness(&meter->pass, meter->stretches, meter->n_stretches);

@@ -216,18 +216,19 @@ static const int32_t *row_of(const struct ats_used_step *step, uint32_t token)
     return (const int32_t *)((const char *)step->ids->data + token * step->ids->nb[1]);
 }
 
-/* What the router says must be experts of this layer. Returns what is none, or ATS_USED_NONE. */
-static int32_t wrong_id(const struct ats_used_step *step)
+/* What the router says must be experts of this layer. False: *wrong is none. */
+static bool are_experts(const struct ats_used_step *step, int32_t *wrong)
 {
     for (uint32_t t = 0; t < step->matrix.n_tokens; t++) {
         const int32_t *row = row_of(step, t);
         for (uint32_t i = 0; i < step->matrix.n_used; i++) {
+            *wrong = row[i];
             if (row[i] < 0 || row[i] >= (int32_t)step->matrix.n_experts) {
-                return row[i] != ATS_USED_NONE ? row[i] : INT32_MIN;
+                return false;
             }
         }
     }
-    return ATS_USED_NONE;
+    return true;
 }
 
 /* Finds the places of what the tokens from `first` on use, and makes the lists of it. */
@@ -264,7 +265,8 @@ static const char zeros[4096];
 
 size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_t first)
 {
-    if (first == 0 && wrong_id(step) != ATS_USED_NONE) {
+    int32_t wrong = 0;
+    if (first == 0 && !are_experts(step, &wrong)) {
         step->found.n_tokens = 0; /* nothing is copied, and nothing computed */
         return 0;
     }
@@ -350,8 +352,9 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
     if (!ats_promotions_await(stream, plan, split)) {
         return GGML_STATUS_FAILED;
     }
-    if (step->found.n_tokens == 0) {
-        ats_fail(err, "%s names expert %d of %u", step->ids->name, (int)wrong_id(step),
+    int32_t wrong = 0;
+    if (step->found.n_tokens == 0 && !are_experts(step, &wrong)) {
+        ats_fail(err, "%s names expert %d of %u", step->ids->name, (int)wrong,
                  step->matrix.n_experts);
         return GGML_STATUS_FAILED;
     }

@@ -66,7 +66,7 @@ static struct {
     double sampled_cpu_us;
     double sampled_own_us;
     double share_gbps;
-    double own_cpu_us; /* of waits and reads that are over, without the reader thread */
+    double own_cpu_us; /* of calls, waits and reads that are over, without the reader thread */
 
     pthread_t reader;
     clockid_t reader_clock;
@@ -172,13 +172,18 @@ struct ats_emu_entry ats_emu_clock_enter(void)
     return (struct ats_emu_entry){.us = ats_emu_clock_us(), .cpu_us = thread_us()};
 }
 
-void ats_emu_clock_entered(const struct ats_emu_entry *entry, double allowed_us)
+void ats_emu_clock_own(const struct ats_emu_entry *entry)
 {
     const double cpu_us = thread_us() - entry->cpu_us - entered_read_us;
-    entered_late_us += fmax(ats_emu_clock_us() - entry->us - allowed_us, 0);
     pthread_mutex_lock(&state.lock);
     state.own_cpu_us += cpu_us;
     pthread_mutex_unlock(&state.lock);
+}
+
+void ats_emu_clock_entered(const struct ats_emu_entry *entry, double allowed_us)
+{
+    entered_late_us += fmax(ats_emu_clock_us() - entry->us - allowed_us, 0);
+    ats_emu_clock_own(entry);
 }
 
 /* ---- reading ---- */

@@ -12,8 +12,8 @@
  * never faster.
  *
  * The reader is a thread that reads the sources of copies while they proceed,
- * since a real copy takes part of the memory's bandwidth. It and the waiting
- * thread are all the CPU time that the emulation uses.
+ * since a real copy takes part of the memory's bandwidth. It, the waiting thread
+ * and what it takes to enter commands are all the CPU time that the emulation uses.
  *
  * The clock checks itself. Lag is the time by which waits returned late, plus
  * what entering commands took beyond the launches that they stand for: not if
@@ -76,8 +76,10 @@ struct ats_emu_entry {
 };
 struct ats_emu_entry ats_emu_clock_enter(void);
 
-/* Such a call is over: `allowed_us` of it is what it takes on a real device. The time of its thread
- * counts as the emulation's. */
+/* What the call's thread has computed since counts as the emulation's. */
+void ats_emu_clock_own(const struct ats_emu_entry *entry);
+
+/* The same, and the call is over: `allowed_us` of it is what it takes on a real device. */
 void ats_emu_clock_entered(const struct ats_emu_entry *entry, double allowed_us);
 
 struct ats_emu_clock_counters {
@@ -89,7 +91,7 @@ struct ats_emu_clock_counters {
     double lag_wait_us;
     double lag_read_us;        /* reading what the reader had not read yet */
     double cpu_us;             /* of the process */
-    double own_cpu_us;         /* of these, the emulation's: waits and reader */
+    double own_cpu_us;         /* of these, the emulation's */
     uint64_t waits;            /* that had to last */
     uint64_t synchronizations; /* all waits */
 };

@@ -49,6 +49,7 @@ static void finish(const struct ats_emu_host_copy *c, struct ats_ticket ticket, 
                    const struct ats_emu_entry *entry)
 {
     if (wait) {
+        ats_emu_clock_own(entry);
         ats_emu_clock_wait(ticket, entry->us);
     } else {
         ats_emu_clock_entered(entry, c->device->profile.rates.copy_latency_us);
@@ -78,6 +79,7 @@ void ats_emu_timed_upload(const struct ats_emu_host_copy *c, const void *data)
     } else if (!stored) {
         /* as the driver's staging does; a page that comes from a disk takes its own time */
         ats_emu_clock_read_now(&source);
+        ats_emu_clock_own(&entry);
         entry = ats_emu_clock_enter();
     }
     finish(c, ticket, c->wait || max_gbps > 0, &entry);

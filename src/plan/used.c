@@ -77,7 +77,7 @@ bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_
     const size_t widest = (size_t)ats_expert_widest_gap(matrix->expert_bytes, costs);
     const size_t between = room / matrix->n_used - 1; /* one token fits, whatever it uses */
     *shape = (struct ats_used_shape){.room = (uint32_t)room,
-                                     .expected = expected,
+
                                      .gap = (int32_t)(widest < between ? widest : between)};
     shape->lists = align(shape->room * matrix->expert_bytes + matrix->padding);
     shape->place_bytes = shape->lists + align(numbers * sizeof(int32_t));
@@ -168,10 +168,12 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
             asked = m;
         }
         roots[r].by_use = ats_used_shape_make(m, rule, costs, expected, &shapes[r]);
-        roots[r].used_bytes = expected * m->expert_bytes;
-        roots[r].used_copies = runs_of(m->n_experts, expected);
-        roots[r].used_place_bytes = shapes[r].place_bytes;
-        n += roots[r].by_use;
+        if (roots[r].by_use) {
+            roots[r].used_bytes = expected * m->expert_bytes;
+            roots[r].used_copies = runs_of(m->n_experts, expected);
+            roots[r].used_place_bytes = shapes[r].place_bytes;
+            n++;
+        }
     }
     return n;
 }

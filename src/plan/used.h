@@ -21,6 +21,7 @@
 
 #include "plan/partition.h"
 #include "plan/promote.h"
+#include "plan/watch.h"
 
 /* How many of `n_experts` are used by any of `n_tokens` that use `n_used` each, by the model of
  * cost/routing.h; all, if the tokens use as many as ATS_USED_SURELY_ALL times all of them, or if
@@ -32,9 +33,9 @@ enum {
     ATS_USED_REST = 8,         /* this part of staging memory is left to small weights */
     ATS_USED_LEAST_TOKENS = 2, /* single ones are for slots (experts.h) */
     /* With fewer, what a pass leaves in staging memory (hold.h) is worth more to those that follow
-     * than experts of this pass alone; and passes that are judged (watch.h) have no copies that
-     * nobody times. */
-    ATS_USED_LEAST_IF_FASTER = 17,
+     * than experts of this pass alone; and passes that are judged have no copies that nobody
+     * times. */
+    ATS_USED_LEAST_IF_FASTER = ATS_WATCH_MOST_TOKENS + 1,
 };
 
 /* A matrix and the product that alone reads it. */
@@ -49,7 +50,6 @@ struct ats_used_matrix {
 /* How a matrix passes by use. */
 struct ats_used_shape {
     uint32_t room; /* places for experts */
-    uint32_t expected;
     int32_t gap;  /* experts that are copied because that is faster than leaving them out, as far as
                      there is room */
     size_t lists; /* where, in its place in staging memory, the lists begin: ids, and slots */
@@ -58,7 +58,7 @@ struct ats_used_shape {
 
 /* A place of half of what the rule allows, so that one can be read while the next is copied; or
  * more, if that has too little room for more experts than are expected, as texts differ. False:
- * there is no room for those expected, or they are all. */
+ * there is no room for those expected, or they are all; then the shape is void. */
 bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_promotion *rule,
                          const struct ats_partition_costs *costs, uint32_t expected,
                          struct ats_used_shape *shape);

@@ -33,6 +33,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Passes of more tokens are not judged: they compute more than they read, so their times say
+ * something else. */
+enum { ATS_WATCH_MOST_TOKENS = 16 };
+
 /* How many times the profile's time things take. */
 struct ats_drift {
     double side[ATS_SIDES];

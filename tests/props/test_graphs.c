@@ -664,6 +664,107 @@ static void test_experts_by_slice(void **state)
         (struct scenario){61, 3, 60, false});
 }
 
+/* ---- ids that are no experts ---- */
+
+enum { MANY_EXPERTS = 16 };
+
+/* A product with experts, one for each of two tokens. Their matrix is larger than the budget. */
+struct product {
+    struct ggml_context *weight_ctx;
+    ggml_backend_buffer_t weights;
+    struct ggml_context *ctx;
+    struct ggml_cgraph *graph;
+    struct ggml_tensor *x;
+    struct ggml_tensor *ids;
+    struct ggml_tensor *y;
+};
+
+static void product_make(struct product *p, const struct bench *bench, struct ats_rng rng)
+{
+    enum { TOKENS = 2 };
+    p->weight_ctx = make_context(1 << 16);
+    struct ggml_tensor *experts =
+        ggml_new_tensor_3d(p->weight_ctx, GGML_TYPE_Q8_0, WIDTH, WIDTH, MANY_EXPERTS);
+    ggml_set_name(experts, "blk.1.ffn_up_exps.weight");
+    p->weights = ggml_backend_alloc_ctx_tensors_from_buft(
+        p->weight_ctx, ggml_backend_get_default_buffer_type(bench->backend));
+    CHECK(p->weights != NULL, "no buffer");
+    ggml_backend_buffer_set_usage(p->weights, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    fill(experts, &rng, 0.3F);
+    p->ctx = make_context(1 << 20);
+    p->graph = ggml_new_graph(p->ctx);
+    p->x = ggml_new_tensor_3d(p->ctx, GGML_TYPE_F32, WIDTH, 1, TOKENS);
+    p->ids = ggml_new_tensor_2d(p->ctx, GGML_TYPE_I32, 1, TOKENS);
+    ggml_set_input(p->x);
+    ggml_set_input(p->ids);
+    p->y = ggml_mul_mat_id(p->ctx, experts, p->x, p->ids);
+    ggml_set_output(p->y);
+    ggml_build_forward_expand(p->graph, p->y);
+    CHECK(ggml_gallocr_alloc_graph(bench->allocators[0], p->graph), "cannot allocate the graph");
+}
+
+static void product_free(struct product *p)
+{
+    ggml_free(p->ctx);
+    ggml_backend_buffer_free(p->weights);
+    ggml_free(p->weight_ctx);
+}
+
+static enum ggml_status product_run(const struct product *p, const struct bench *bench,
+                                    struct ats_rng rng, int32_t first, int32_t second)
+{
+    const int32_t ids[] = {first, second};
+    fill(p->x, &rng, 1.0F);
+    ggml_backend_tensor_set(p->ids, ids, 0, sizeof(ids));
+    return ggml_backend_graph_compute(bench->backend, p->graph);
+}
+
+static void run_wrong_ids(const void *argument)
+{
+    static const int32_t wrong[][2] = {{-1, 0}, {1, MANY_EXPERTS}, {INT32_MIN, INT32_MAX}};
+    struct ats_rng rng = test_rng(80);
+    const struct ats_rng contents = {.state = ats_rng_next(&rng)};
+    struct bench ats;
+    struct bench cpu;
+    struct product on_ats;
+    struct product on_cpu;
+    (void)argument;
+    scenario_load_backends();
+    bench_make(&ats, "ATS0", contents);
+    bench_make(&cpu, "CPU", contents);
+    product_make(&on_ats, &ats, contents);
+    product_make(&on_cpu, &cpu, contents);
+    on_ats.graph->uid = UINT64_C(1) << 41; /* one plan for all */
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        CHECK(product_run(&on_ats, &ats, rng, wrong[i][0], wrong[i][1]) == GGML_STATUS_FAILED,
+              "%d and %d", wrong[i][0], wrong[i][1]);
+        CHECK(scenario_logged("names expert"), "%d and %d", wrong[i][0], wrong[i][1]);
+        scenario_forget_log();
+        CHECK(product_run(&on_ats, &ats, rng, 2, (int32_t)i) == GGML_STATUS_SUCCESS, "2 and %zu",
+              i);
+        CHECK(product_run(&on_cpu, &cpu, rng, 2, (int32_t)i) == GGML_STATUS_SUCCESS, "CPU");
+        compare(on_ats.y, on_cpu.y, "product", i);
+    }
+    CHECK(device_counter("used_matrices") > 0, "experts by use");
+    product_free(&on_ats);
+    product_free(&on_cpu);
+    bench_free(&ats);
+    bench_free(&cpu);
+}
+
+/* Of experts by use, whose ids the CPU reads. */
+static void test_wrong_ids(void **state)
+{
+    (void)state;
+    static const char *const transfers[] = {"async", "serial"};
+    for (size_t i = 0; i < sizeof(transfers) / sizeof(transfers[0]); i++) {
+        char settings[128];
+        snprintf(settings, sizeof(settings),
+                 "ATS_PLACEMENT=fill ATS_PROMOTE=used ATS_VRAM=64K ATS_TRANSFER=%s", transfers[i]);
+        assert_true(scenario_run("wrong ids", settings, run_wrong_ids, NULL));
+    }
+}
+
 /* Other rates for each pass: it runs by the plan that was made beside the one before. */
 static void test_planned_anew(void **state)
 {
@@ -683,7 +784,7 @@ int main(void)
         cmocka_unit_test(test_experts_by_slice),  cmocka_unit_test(test_rules),
         cmocka_unit_test(test_random_placements), cmocka_unit_test(test_first_graphs),
         cmocka_unit_test(test_budgets),           cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_planned_anew),
+        cmocka_unit_test(test_planned_anew),      cmocka_unit_test(test_wrong_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

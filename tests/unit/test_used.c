@@ -271,7 +271,7 @@ static bool prefers(struct small *s, const struct ats_promotion *how, uint32_t n
 {
     const bool candidates[4] = {true};
     bool promoted[4] = {false};
-    struct ats_used_shape shapes[4];
+    struct ats_used_shape shapes[4] = {{0}};
     const struct ats_used_matrix matrices[4] = {{.n_experts = 32,
                                                  .n_used = 4,
                                                  .n_tokens = n_tokens,
