@@ -77,7 +77,6 @@ bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_
     const size_t widest = (size_t)ats_expert_widest_gap(matrix->expert_bytes, costs);
     const size_t between = room / matrix->n_used - 1; /* one token fits, whatever it uses */
     *shape = (struct ats_used_shape){.room = (uint32_t)room,
-
                                      .gap = (int32_t)(widest < between ? widest : between)};
     shape->lists = align(shape->room * matrix->expert_bytes + matrix->padding);
     shape->place_bytes = shape->lists + align(numbers * sizeof(int32_t));
@@ -86,7 +85,7 @@ bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_
 
 /* ---- the time of a pass ---- */
 
-/* What kind of root the operator reads, the first that applies. */
+/* Whether the operator reads a root of the set. */
 static bool reads(const struct ats_graph_desc *graph, const struct ats_op *op, const bool *set)
 {
     for (uint32_t r = 0; r < op->n_reads; r++) {
