@@ -38,16 +38,21 @@ generate() {
     [ "$rc" -lt 124 ] || { stock "$model"; [ "$stock" -eq "$rc" ]; } || problem "$command_text" "exit code $rc" "$(tail -n 5 "$work/err")"
 }
 
-# once TEXT: exactly one of our messages has the text.
+# count TEXT: leaves in $n how many of our messages have the text.
 # llama.cpp's logger writes on a thread of its own, and a program that exits at once, because
 # there is no device, may lose what is still in its queue: then the run is repeated.
-once() {
-    local n attempt
+count() {
+    local attempt
     for attempt in 1 2 3 4 5 6 7 8; do
         n=$(grep -E 'ats: ' "$work/err" | grep -cF -- "$1")
         [ "$n" -eq 0 ] && [ "$rc" -ne 0 ] && [ "$attempt" -lt 8 ] || break
         generate "${last[@]}"
     done
+}
+
+# once TEXT: exactly one of our messages has the text.
+once() {
+    count "$1"
     [ "$n" -eq 1 ] || problem "$command_text" "$n messages with '$1', expected one:" \
         "$(grep -E 'ats: ' "$work/err" | head -n 12)"
 }
@@ -109,7 +114,8 @@ expect_rc 0
 [ "$out" = "$text" ] || problem "$command_text" "other text:" "$out"
 cmp -s "$work/plan.txt" "$work/again.txt" || problem "$command_text" "the plan did not come back as it was"
 generate "$work/other.gguf" ATS_PLACEMENT="$work/plan.txt"
-grep -qF "is of another model" "$work/err" || problem "$command_text" "not said that the plan is of another model"
+count "is of another model"
+[ "$n" -gt 0 ] || problem "$command_text" "not said that the plan is of another model"
 expect_failure
 printf 'ats-plan 1\nvram many blk.0.attn_q.weight\n' >"$work/bad.txt"
 generate "$work/model.gguf" ATS_PLACEMENT="$work/bad.txt"
@@ -162,15 +168,19 @@ done
 # The server ends too, and says once which model it could not load.
 for part in 40 50000 $((size / 2)) $((size - 100)); do
     head -c "$part" "$work/model.gguf" >"$work/cut.gguf"
-    rm -f "$work/server.sock"
-    try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" GGML_BACKEND_PATH="$library" \
-        ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" OMP_WAIT_POLICY=passive \
-        timeout 60 "$ATS_LLAMA_BIN/llama-server" -m "$work/cut.gguf" --device ATS0 -c 256 \
-        --host "$work/server.sock"
-    command_text="llama-server, model cut to $part bytes"
-    expect_failure
-    [ "$rc" -lt 124 ] || problem "$command_text" "exit code $rc"
-    n=$(cat "$work/out" "$work/err" | grep -cF "failed to load model, '$work/cut.gguf'")
+    for attempt in 1 2 3 4 5 6 7 8; do
+        rm -f "$work/server.sock"
+        try env -C "$ATS_LLAMA_BIN" LD_LIBRARY_PATH="$ATS_LLAMA_BIN" GGML_BACKEND_PATH="$library" \
+            ATS_EMULATE=emu-small ATS_PROFILES="$root/profiles" OMP_WAIT_POLICY=passive \
+            timeout 60 "$ATS_LLAMA_BIN/llama-server" -m "$work/cut.gguf" --device ATS0 -c 256 \
+            --host "$work/server.sock"
+        command_text="llama-server, model cut to $part bytes"
+        expect_failure
+        [ "$rc" -lt 124 ] || problem "$command_text" "exit code $rc"
+        n=$(cat "$work/out" "$work/err" | grep -cF "failed to load model, '$work/cut.gguf'")
+        [ "$n" -eq 0 ] || break
+        echo "no message in run $attempt"
+    done
     [ "$n" -eq 1 ] || problem "$command_text" "$n messages name the model, expected one:" "$(tail -n 5 "$work/err")"
 done
 
