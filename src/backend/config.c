@@ -58,7 +58,7 @@ static bool read_rule(const char *text, struct ats_config *config, struct ats_er
 /* Models of tests have weights of a few KiB, with rows by the power of two: the last piece is
  * smaller. */
 static const struct ats_piece_rule pieces_of_tests = {
-    .most_bytes = 2048, .row_tile = 24, .least_rows = 12};
+    .most_bytes = 2048, .most_dense_bytes = 2048, .row_tile = 24, .least_rows = 4};
 
 static bool read_promotion(const char *text, struct ats_config *config, struct ats_error *err)
 {

@@ -172,7 +172,7 @@ static void say(const struct ats_device *device, const struct ats_decision *deci
         "%s: placed for this machine: %s%s; predicted %.4g tokens/s of prompts in passes of "
         "%u tokens, %.3g of answers\n",
         device->name, c->name,
-        decision->staging_places < ATS_STAGING_PLACES ? ", with less staging memory" : "",
+        decision->staging.places < ATS_STAGING_PLACES ? ", with less staging memory" : "",
         1e6 * c->prediction.tokens[ATS_PREFILL] / c->prediction.us[ATS_PREFILL],
         (unsigned)c->prediction.tokens[ATS_PREFILL], 1e6 / c->prediction.us[ATS_DECODE]);
 }
@@ -183,13 +183,13 @@ static bool may_resize(const struct ats_stream *stream)
     return stream->n_built == 0;
 }
 
-/* Takes staging memory anew, if it is to have room for another number of weights. */
+/* Takes staging memory anew, if it is to be used in another way. */
 static bool set_staging(struct ats_stream *stream, const struct ats_description *description,
-                        unsigned places, struct ats_error *err)
+                        struct ats_staging_way way, struct ats_error *err)
 {
     struct ats_device *device = stream->device;
-    if (device->staging_places != places) {
-        device->staging_places = places;
+    if (device->staging_way.places != way.places || device->staging_way.whole != way.whole) {
+        device->staging_way = way;
         ats_staging_release(stream);
         ats_promotion_reserve(stream, description);
     }
@@ -228,7 +228,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
         .ubatch = ubatch,
         .batch = ubatch > BATCH ? ubatch : BATCH,
         .seed = 1,
-        .staging_places = may_resize(stream) ? 0 : device->staging_places,
+        .staging = may_resize(stream) ? (struct ats_staging_way){0} : device->staging_way,
         .whole_experts = device->config->experts != ATS_EXPERTS_AUTO || !ats_device_can_pin(device),
     };
     const struct ats_workload workload = device->config->session;
@@ -237,7 +237,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
                           units->units, units->n, units->where, &decision, err)) {
         return false;
     }
-    if (!set_staging(stream, description, decision.staging_places, err) ||
+    if (!set_staging(stream, description, decision.staging, err) ||
         !fits_budget(device, units, &decision, err)) {
         return false;
     }
@@ -273,15 +273,17 @@ static void make_room_for_plan(struct ats_stream *stream, const struct ats_descr
     const struct ats_device *device = stream->device;
     struct ats_error err;
     if (plan_fits(device, description) || !may_resize(stream) ||
-        device->staging_places == ATS_STAGING_FEW_PLACES) {
+        device->staging_way.places == ATS_STAGING_FEW_PLACES) {
         return;
     }
-    set_staging(stream, description, ATS_STAGING_FEW_PLACES, &err);
+    set_staging(stream, description, (struct ats_staging_way){.places = ATS_STAGING_FEW_PLACES},
+                &err);
     if (plan_fits(device, description)) {
         ats_log_info("%s: less staging memory, as the plan %s needs the VRAM\n", device->name,
                      device->config->rule.table->source);
     } else {
-        set_staging(stream, description, ATS_STAGING_PLACES, &err);
+        set_staging(stream, description, (struct ats_staging_way){.places = ATS_STAGING_PLACES},
+                    &err);
     }
 }
 

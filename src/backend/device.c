@@ -262,7 +262,7 @@ static struct ats_device *create(const struct ats_config *config, ggml_backend_r
         (struct ggml_backend_device){.iface = device_interface, .reg = reg, .context = device};
     device->config = config;
     device->keeps_time = takes_real_time(accel);
-    device->staging_places = ATS_STAGING_PLACES;
+    device->staging_way.places = ATS_STAGING_PLACES;
     device->rates = ats_plan_rates_assumed;
     device->accel = accel;
     device->cpu = cpu;

@@ -15,6 +15,7 @@
 #include "backend/config.h"
 #include "bind/ggml_bind.h"
 #include "plan/rates.h"
+#include "plan/staging.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,7 +69,7 @@ struct ats_device {
     int profile_tries;           /* to get it */
     bool is_decided;             /* it was predicted what is faster for the latest model */
     bool slices;                 /* experts by slice, by that prediction */
-    unsigned staging_places;     /* of staging memory: ATS_STAGING_PLACES or so */
+    struct ats_staging_way staging_way;
 
     pthread_rwlock_t lock;
     struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */

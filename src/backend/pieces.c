@@ -5,6 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_product_with(const struct ggml_tensor *node, const struct ggml_tensor *matrix)
+{
+    return (node->op == GGML_OP_MUL_MAT_ID ||
+            (node->op == GGML_OP_MUL_MAT && matrix->ne[2] == 1)) &&
+           node->src[0] == matrix;
+}
+
 const struct ggml_tensor *ats_pieces_reader(const struct ats_description *d, size_t root)
 {
     const struct ats_location *location = &d->locations[root];
@@ -14,10 +21,9 @@ const struct ggml_tensor *ats_pieces_reader(const struct ats_description *d, siz
     }
     const struct ggml_tensor *matrix = location->tensor;
     const struct ggml_tensor *node = d->cgraph->nodes[location->first_use];
-    return node->op == GGML_OP_MUL_MAT_ID && node->src[0] == matrix && node->view_src == NULL &&
-                   node->type == GGML_TYPE_F32 && matrix->op == GGML_OP_NONE &&
-                   matrix->ne[3] == 1 && node->ne[3] == 1 && ggml_is_contiguous(matrix) &&
-                   ggml_is_contiguous(node)
+    return is_product_with(node, matrix) && node->view_src == NULL && node->type == GGML_TYPE_F32 &&
+                   matrix->op == GGML_OP_NONE && matrix->ne[3] == 1 && node->ne[3] == 1 &&
+                   ggml_is_contiguous(matrix) && ggml_is_contiguous(node)
                ? node
                : NULL;
 }
@@ -107,6 +113,11 @@ static bool is_supported(const struct ats_device *device, const struct ggml_tens
            ggml_backend_dev_supports_op(device->accel, &copy);
 }
 
+static const struct ats_piece_rule *rule_of(const struct ats_device *device)
+{
+    return device->staging_way.whole ? &ats_piece_rule_whole : &device->config->pieces;
+}
+
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
                                      const struct ats_description *description, size_t root)
 {
@@ -116,7 +127,7 @@ struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
     }
     const struct ggml_tensor *matrix = node->src[0];
     const struct ats_pieces pieces = ats_pieces_of(
-        &device->config->pieces, matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
+        rule_of(device), matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
     return pieces.n > 1 && is_supported(device, node, &pieces) ? pieces
                                                                : (struct ats_pieces){.n = 1};
 }
@@ -128,8 +139,10 @@ uint64_t ats_piece_columns(const struct ats_description *description, size_t roo
     if (node == NULL) {
         return 0;
     }
-    const uint64_t tokens = (uint64_t)node->ne[2];
-    return (uint64_t)node->ne[1] * (tokens > least_tokens ? tokens : least_tokens);
+    const bool has_experts = node->op == GGML_OP_MUL_MAT_ID;
+    const uint64_t tokens = (uint64_t)(has_experts ? node->ne[2] : node->ne[1] * node->ne[2]);
+    const uint64_t n_used = has_experts ? (uint64_t)node->ne[1] : 1;
+    return n_used * (tokens > least_tokens ? tokens : least_tokens);
 }
 
 bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_t piece,
@@ -147,7 +160,9 @@ bool ats_piece_op_make(struct ats_description *description, size_t root, uint32_
     op->product.data = scratch;
     op->product.src[0] = &op->weight;
     op->product.src[1] = ats_description_find(description, node->src[1])->stand_in;
-    op->product.src[2] = ats_description_find(description, node->src[2])->stand_in;
+    if (node->src[2] != NULL) {
+        op->product.src[2] = ats_description_find(description, node->src[2])->stand_in;
+    }
     op->rows = rows_of(ats_description_find(description, node)->stand_in,
                        (uint64_t)piece * pieces->rows, n);
     op->columns = flat_view(&op->product);

@@ -1,4 +1,4 @@
-/* Products with matrices of experts that pass through staging memory in pieces (plan/pieces.h). */
+/* Products with matrices that pass through staging memory in pieces (plan/pieces.h). */
 #ifndef ATS_BACKEND_PIECES_H
 #define ATS_BACKEND_PIECES_H
 
@@ -15,20 +15,20 @@ struct ats_piece_op {
     struct ggml_cgraph graph; /* with use counts of its own */
 };
 
-/* The product that reads the root, a matrix of experts, and is the only operator to do so; or NULL.
- */
+/* The product that reads the root, a matrix or one of stacked experts, and is the only operator to
+ * do so; or NULL. */
 const struct ggml_tensor *ats_pieces_reader(const struct ats_description *description, size_t root);
 
 /* How the root passes through staging memory: in how many pieces, or as a whole if it fits in one,
- * or if it is no matrix of experts that one product alone reads. */
+ * or if it is no matrix that one product alone reads. */
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
                                      const struct ats_description *description, size_t root);
 
 /* A piece of so many rows, as a tensor without a place. */
 struct ggml_tensor ats_piece_tensor(const struct ggml_tensor *matrix, uint32_t rows);
 
-/* Columns of the product that reads the root if it computed at least so many tokens: experts that
- * each uses times tokens. 0: none reads it. */
+/* Columns of the product that reads the root if it computed at least so many tokens: tokens, times
+ * experts that each uses. 0: none reads it. */
 uint64_t ats_piece_columns(const struct ats_description *description, size_t root,
                            uint64_t least_tokens);
 

@@ -92,7 +92,7 @@ void ats_promotion_reserve(struct ats_stream *stream, const struct ats_descripti
     if (need.whole + need.piece == 0 || (fits && kind == ATS_PROMOTE_FASTER)) {
         return;
     }
-    if (!take_places(stream, &need, device->staging_places) &&
+    if (!take_places(stream, &need, device->staging_way.places) &&
         !take_places(stream, &need, ATS_STAGING_FEW_PLACES) && !device->told_no_staging) {
         device->told_no_staging = true;
         ats_log_info(

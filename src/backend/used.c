@@ -22,7 +22,7 @@ static struct ggml_tensor experts_of(const struct ggml_tensor *matrix, uint32_t 
 static const struct ggml_tensor *product_of(const struct ats_description *d, size_t root)
 {
     const struct ggml_tensor *node = ats_pieces_reader(d, root);
-    if (node == NULL) {
+    if (node == NULL || node->op != GGML_OP_MUL_MAT_ID) {
         return NULL;
     }
     const struct ggml_tensor *ids = node->src[2];

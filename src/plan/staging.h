@@ -32,6 +32,13 @@ struct ats_staged {
  * stays in VRAM: which is faster is for a prediction to say. */
 enum { ATS_STAGING_PLACES = 3, ATS_STAGING_FEW_PLACES = 2 };
 
+/* How staging memory is used. Whole matrices take more of it than pieces; but what stays in it, or
+ * crosses beside the CPU, is whole, and copies of pieces are shorter: a prediction says again. */
+struct ats_staging_way {
+    unsigned places;
+    bool whole; /* matrices pass as a whole, and not in pieces (pieces.h) */
+};
+
 /* The largest of what passes through. */
 struct ats_staging_need {
     size_t whole;   /* weight */

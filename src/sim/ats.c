@@ -69,8 +69,9 @@ static void add_need(const struct ats_pieces *pieces, uint64_t bytes, uint64_t c
 }
 
 void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_bytes,
-                             unsigned places, struct ats_sim_placement *p)
+                             struct ats_sim_placement *p)
 {
+    const unsigned places = p->staging.places > 0 ? p->staging.places : ATS_STAGING_PLACES;
     const struct ats_model *m = s->model;
     uint64_t total = compute_bytes;
     struct ats_staging_need need = {0};
@@ -80,10 +81,10 @@ void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_b
         for (uint32_t w = 0; w < u->n_weights && u->role != ATS_ROLE_EMBEDDING; w++) {
             const int32_t t = m->weights[u->first_weight + w];
             uint64_t bytes = 0;
-            const struct ats_pieces pieces = ats_sim_pieces_of(m, u, t, &bytes);
+            const struct ats_pieces pieces = ats_sim_pieces_of(m, u, t, p->staging.whole, &bytes);
             total += m->tensors[t].bytes;
             if (is_layer_weight(m, u, w)) {
-                add_need(&pieces, bytes, (uint64_t)u->n_used * s->ubatch, &need);
+                add_need(&pieces, bytes, ats_sim_columns(u, s->ubatch), &need);
             }
         }
     }
@@ -114,7 +115,7 @@ static size_t ring_bytes(const struct emitter *e)
     return (size_t)(e->placement->staging_bytes - e->placement->scratch_bytes);
 }
 
-/* Matrices of experts that do not fit in a piece pass in several, if they pass. */
+/* Matrices that do not fit in a piece pass in several, if they pass. */
 static void cut(struct emitter *e)
 {
     const struct ats_model *m = e->setting->model;
@@ -123,7 +124,8 @@ static void cut(struct emitter *e)
         for (uint32_t w = 0; w < u->n_weights; w++) {
             uint64_t bytes = 0;
             const int32_t t = m->weights[u->first_weight + w];
-            e->graph.roots[t].pieces = ats_sim_pieces_of(m, u, t, &bytes);
+            e->graph.roots[t].pieces =
+                ats_sim_pieces_of(m, u, t, e->placement->staging.whole, &bytes);
             e->graph.roots[t].piece_bytes = (size_t)bytes;
         }
     }
@@ -564,7 +566,7 @@ static void await_promotions(struct emitter *e, const struct ats_split *split)
     }
 }
 
-/* Some rows of a product with experts, made in scratch and copied to where they belong. */
+/* Some rows of a product, made in scratch and copied to where they belong. */
 static void compute_piece(struct emitter *e, const struct ats_split *split)
 {
     const struct ats_model *m = e->setting->model;
@@ -577,7 +579,8 @@ static void compute_piece(struct emitter *e, const struct ats_split *split)
     e->unit = (int32_t)source->unit;
     if (ats_sim_rows_action(e->setting, unit, &m->ops[source->op], e->pass, e->routing, rows,
                             &action)) {
-        const double values = (double)rows * unit->n_used * ats_model_rows(unit, e->pass);
+        const double values =
+            (double)rows * (double)ats_sim_columns(unit, ats_model_rows(unit, e->pass));
         add(e, action);
         move(e, 2.0 * sizeof(float) * values, ATS_SIM_COMPUTE_STREAM);
     }

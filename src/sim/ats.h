@@ -20,11 +20,11 @@
 
 #include "sim/policy.h"
 
-/* Sets aside staging memory as the backend does for the setting's model: `places` of what is
- * largest of what passes through, at most a third of the budget, and scratch; and none if all fits
- * beside `compute_bytes`. */
+/* Sets aside staging memory as the backend does for the setting's model, in the placement's way:
+ * places of what is largest of what passes through, at most a third of the budget, and scratch; and
+ * none if all fits beside `compute_bytes`. */
 void ats_sim_reserve_staging(const struct ats_sim_setting *setting, uint64_t compute_bytes,
-                             unsigned places, struct ats_sim_placement *placement);
+                             struct ats_sim_placement *placement);
 
 /* ATS_TRANSFER=serial: copies in order. */
 void ats_sim_schedule_in_order(const struct ats_sim_setting *setting,

@@ -222,15 +222,18 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
     return true;
 }
 
-/* With staging memory of so many places. */
-static bool decide_with(const struct ats_sim_setting *setting, const struct ats_workload *workload,
-                        uint64_t budget, unsigned places, struct ats_sim_placement *placement,
-                        struct ats_decision *decision, struct ats_error *err)
+/* With staging memory that is used in that way. */
+static bool decide_with(const struct ats_sim_setting *asked, const struct ats_workload *workload,
+                        uint64_t budget, struct ats_staging_way way,
+                        struct ats_sim_placement *placement, struct ats_decision *decision,
+                        struct ats_error *err)
 {
+    struct ats_sim_setting setting = *asked;
     struct decider d = {
-        .setting = setting, .workload = workload, .placement = placement, .decision = decision};
-    placement->staging_places = places;
-    *decision = (struct ats_decision){.staging_places = places};
+        .setting = &setting, .workload = workload, .placement = placement, .decision = decision};
+    setting.staging = way;
+    placement->staging = way;
+    *decision = (struct ats_decision){.staging = way};
     const bool good = decide(&d, budget, err);
     ats_sim_listing_free(&d.listing);
     free(d.where);
@@ -245,39 +248,50 @@ static double session_us(const struct ats_decision *d)
     return d->candidates[d->slices_win ? d->n - 1 : placed].prediction.session_us;
 }
 
+/* The same in another way, which is taken if it promises more than a prediction is worth. */
+static bool try_way(const struct ats_sim_setting *setting, const struct ats_workload *workload,
+                    uint64_t budget, struct ats_staging_way way,
+                    struct ats_sim_placement *placement, struct ats_decision *best,
+                    struct ats_error *err)
+{
+    struct ats_decision decision;
+    struct ats_sim_placement other;
+    if (!ats_sim_placement_init(setting, &other)) {
+        return ats_fail(err, "out of memory for a placement");
+    }
+    const bool good = decide_with(setting, workload, budget, way, &other, &decision, err);
+    if (good && session_us(&decision) * (1 + WORTH_SHARE) < session_us(best)) {
+        const struct ats_sim_placement worse = *placement;
+        *best = decision;
+        *placement = other;
+        other = worse;
+    }
+    ats_sim_placement_free(&other);
+    return good;
+}
+
 bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload *workload,
                 uint64_t budget, struct ats_sim_placement *placement, struct ats_decision *decision,
                 struct ats_error *err)
 {
-    struct ats_decision usual;
-    const unsigned places =
-        setting->staging_places > 0 ? setting->staging_places : ATS_STAGING_PLACES;
-    if (!decide_with(setting, workload, budget, places, placement, &usual, err)) {
-        return false;
+    static const struct ats_staging_way ways[] = {
+        {.places = ATS_STAGING_PLACES},
+        {.places = ATS_STAGING_FEW_PLACES},
+        {.places = ATS_STAGING_PLACES, .whole = true},
+        {.places = ATS_STAGING_FEW_PLACES, .whole = true}};
+    const bool is_told = setting->staging.places > 0;
+    struct ats_decision best;
+    bool good = decide_with(setting, workload, budget, is_told ? setting->staging : ways[0],
+                            placement, &best, err);
+    const bool cuts = good && (placement->staging_bytes == 0 || placement->scratch_bytes > 0);
+    for (size_t i = 1; good && !is_told && i < sizeof ways / sizeof ways[0]; i++) {
+        good = (ways[i].whole && !cuts) ||
+               try_way(setting, workload, budget, ways[i], placement, &best, err);
     }
-    if (setting->staging_places == 0) {
-        struct ats_decision few;
-        struct ats_sim_placement other;
-        if (!ats_sim_placement_init(setting, &other)) {
-            return ats_fail(err, "out of memory for a placement");
-        }
-        const bool good =
-            decide_with(setting, workload, budget, ATS_STAGING_FEW_PLACES, &other, &few, err);
-        if (good && session_us(&few) * (1 + WORTH_SHARE) < session_us(&usual)) {
-            usual = few;
-            ats_sim_placement_free(placement);
-            *placement = other;
-        } else {
-            ats_sim_placement_free(&other);
-        }
-        if (!good) {
-            return false;
-        }
+    if (good && decision != NULL) {
+        *decision = best;
     }
-    if (decision != NULL) {
-        *decision = usual;
-    }
-    return true;
+    return good;
 }
 
 /* ---- for a backend ---- */

@@ -71,7 +71,7 @@ struct ats_decision {
     /* what was chosen promises less than 2 % over the rule, which is less than a prediction is
      * worth: a backend keeps the rule */
     bool keeps_fill;
-    unsigned staging_places; /* what staging memory has room for: plan/staging.h */
+    struct ats_staging_way staging;
     bool slices_win; /* experts by slice promise 2 % over that, or over the rule if it is kept */
     struct ats_solution solution; /* of the first proposal, by the solver's own model */
     uint64_t budget;              /* for weights and state */

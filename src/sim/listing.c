@@ -75,8 +75,7 @@ uint64_t ats_sim_reserve(const struct ats_sim_setting *s, struct ats_sim_placeme
     p->fixed = true;
     p->used_bytes = 0;
     const uint64_t compute = ats_sim_compute_bytes(s, p);
-    ats_sim_reserve_staging(s, compute,
-                            p->staging_places > 0 ? p->staging_places : ATS_STAGING_PLACES, p);
+    ats_sim_reserve_staging(s, compute, p);
     const uint64_t taken = compute + p->staging_bytes;
     return s->vram_bytes > taken ? s->vram_bytes - taken : 0;
 }

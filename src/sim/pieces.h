@@ -12,9 +12,12 @@ bool ats_sim_stacks_experts(const struct ats_model *model, const struct ats_mode
                             int32_t tensor);
 
 /* Of a tensor of the unit: in how many pieces, and in *bytes what of it staging memory holds at
- * once. A weight that is no matrix of experts passes as a whole. */
+ * once. What no product reads passes as a whole, and everything if `whole` is set. */
 struct ats_pieces ats_sim_pieces_of(const struct ats_model *model,
-                                    const struct ats_model_unit *unit, int32_t tensor,
+                                    const struct ats_model_unit *unit, int32_t tensor, bool whole,
                                     uint64_t *bytes);
+
+/* Columns of a product of the unit: tokens, times experts that each uses. */
+uint64_t ats_sim_columns(const struct ats_model_unit *unit, uint64_t n_tokens);
 
 #endif

@@ -23,6 +23,7 @@ bool ats_sim_placement_init(const struct ats_sim_setting *s, struct ats_sim_plac
         .on_both = calloc(s->model->n_tensors, sizeof(bool)),
         .sliced = calloc(s->model->n_tensors, sizeof(bool)),
         .unit_state = calloc(s->model->n_units, sizeof(bool)),
+        .staging = s->staging,
     };
     if (p->tensor == NULL || p->on_both == NULL || p->sliced == NULL || p->unit_state == NULL) {
         ats_sim_placement_free(p);
@@ -317,10 +318,10 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     }
     good = good && ats_place(l.units, l.n, (size_t)budget, rule, where, err);
     size_t short_bytes = 0;
-    if (good && rule->kind == ATS_RULE_TABLE && p->staging_places == 0 &&
+    if (good && rule->kind == ATS_RULE_TABLE && p->staging.places == 0 &&
         ats_place_shortfall(l.units, l.n, rule, where, &short_bytes) > 0) {
         /* as the backend finds out (backend/decide.h) */
-        p->staging_places = ATS_STAGING_FEW_PLACES;
+        p->staging.places = ATS_STAGING_FEW_PLACES;
         good = ats_place(l.units, l.n, (size_t)ats_sim_reserve(s, p), rule, where, err);
     }
     if (good) {

@@ -11,6 +11,7 @@
 #define ATS_SIM_POLICY_H
 
 #include "model/model.h"
+#include "plan/staging.h"
 #include "sim/schedule.h"
 
 /* What a simulated run is about. Everything is borrowed. */
@@ -25,24 +26,23 @@ struct ats_sim_setting {
     uint64_t fit_margin; /* what --fit leaves free */
     bool mmap;           /* weights in the page cache: pageable memory. Else pinned */
     uint64_t seed;       /* of the routing */
-    unsigned staging_places; /* what ATS's staging memory has room for (plan/staging.h); 0: what is
-                              * predicted to be faster */
-    bool whole_experts;      /* no experts by slice: they are not asked for, or cannot be */
+    struct ats_staging_way staging; /* of ATS; 0 places: what is predicted to be faster */
+    bool whole_experts;             /* no experts by slice: they are not asked for, or cannot be */
 };
 
 /* What of a model is in VRAM. */
 struct ats_sim_placement {
-    bool *tensor;            /* by tensor of the model */
-    bool *on_both;           /* by tensor: there is a copy in host memory too (ATS) */
-    bool *sliced;            /* by tensor: not as a whole, but single experts (sim/experts.h) */
-    bool *unit_state;        /* by unit: its cache or recurrent state */
-    bool fixed;              /* no weight enters compute buffers */
-    unsigned staging_places; /* ATS_STAGING_PLACES or so; 0: that */
-    uint64_t staging_bytes;  /* ATS's memory for weights that pass through, */
-    uint64_t scratch_bytes;  /* and of it, for products with pieces of them (plan/pieces.h) */
-    bool holds;              /* it holds weights from the pass before (ATS) */
-    uint64_t used_bytes;     /* weights, state, compute buffers and staging memory */
-    void *state;             /* of the policy; freed by its `forget` */
+    bool *tensor;     /* by tensor of the model */
+    bool *on_both;    /* by tensor: there is a copy in host memory too (ATS) */
+    bool *sliced;     /* by tensor: not as a whole, but single experts (sim/experts.h) */
+    bool *unit_state; /* by unit: its cache or recurrent state */
+    bool fixed;       /* no weight enters compute buffers */
+    struct ats_staging_way staging; /* of ATS; 0 places: ATS_STAGING_PLACES */
+    uint64_t staging_bytes;         /* ATS's memory for weights that pass through, */
+    uint64_t scratch_bytes; /* and of it, for products with pieces of them (plan/pieces.h) */
+    bool holds;             /* it holds weights from the pass before (ATS) */
+    uint64_t used_bytes;    /* weights, state, compute buffers and staging memory */
+    void *state;            /* of the policy; freed by its `forget` */
 };
 
 /* Which experts the tokens of a pass use, by layer. */

@@ -24,6 +24,7 @@ struct maker {
     const struct ats_model *model;
     struct ats_model_pass passes[ATS_PHASES];
     struct ats_sim_routing routing[ATS_PHASES];
+    const struct ats_sim_placement *reserved;
     uint64_t most_streamed;      /* bytes of a weight or piece */
     bool was_on_cpu[ATS_PHASES]; /* the unit before is computed by the CPU if it is on the host */
 };
@@ -73,7 +74,7 @@ static double stream_us(const struct maker *k, const struct ats_model_unit *u)
         const int32_t tensor = k->model->weights[u->first_weight + w];
         const struct ats_model_tensor *t = &k->model->tensors[tensor];
         uint64_t at_once = 0;
-        ats_sim_pieces_of(k->model, u, tensor, &at_once);
+        ats_sim_pieces_of(k->model, u, tensor, k->reserved->staging.whole, &at_once);
         if (is_matrix(t) && (t->layer < 0 || at_once > k->most_streamed)) {
             return INFINITY;
         }
@@ -142,6 +143,7 @@ bool ats_sim_problem_make(const struct ats_sim_setting *s, const struct ats_work
 {
     struct maker k = {.setting = s,
                       .model = s->model,
+                      .reserved = reserved,
                       .most_streamed = (reserved->staging_bytes - reserved->scratch_bytes) / 2};
     *p = (struct ats_sim_problem){.units = calloc(s->model->n_units + 1, sizeof(p->units[0])),
                                   .n = s->model->n_units};

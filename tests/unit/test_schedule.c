@@ -473,33 +473,42 @@ static void test_pieces(void **state)
     assert_int_equal(pieces.n, 8);
     assert_int_equal(pieces.rows, 64);
     assert_int_equal(ats_piece_scratch(&pieces, UINT64_C(10) * 2048), 64 * 4 * 20480);
-    /* 128 experts of 2048 rows of 432 bytes: 910 rows fit in 48 MiB, and 896 of whole tiles */
+    /* 128 experts of 2048 rows of 432 bytes: 910 rows fit in 48 MiB, and 896 of whole tiles; with
+     * as few pieces, six tiles in two of them and four in the last */
     pieces = ats_pieces_of(rule, 432, 2048, 128);
     assert_int_equal(pieces.n, 3);
-    assert_int_equal(pieces.rows, 896);
+    assert_int_equal(pieces.rows, 768);
     /* a small one is whole, and needs no scratch */
     pieces = ats_pieces_of(rule, 432, 2048, 8);
     assert_int_equal(pieces.n, 1);
     assert_int_equal(ats_piece_scratch(&pieces, 4096), 0);
-    /* of one expert, an ordinary matrix */
-    assert_int_equal(ats_pieces_of(rule, 1 << 20, 4096, 1).n, 1);
+    /* not of experts: 28672 rows of 4608 bytes, as in Llama-3.1-70B: 3640 rows fit in 16 MiB */
+    pieces = ats_pieces_of(rule, 4608, 28672, 1);
+    assert_int_equal(pieces.n, 8);
+    assert_int_equal(pieces.rows, 3584);
+    assert_int_equal(ats_pieces_of(rule, 4096, 4096, 1).n, 1);
+    assert_int_equal(ats_pieces_of(&ats_piece_rule_whole, 4608, 28672, 128).n, 1);
+    assert_int_equal(ats_pieces_of(&ats_piece_rule_whole, 4608, 28672, 1).n, 1);
 
     for (uint64_t round = 0; round < 1000; round++) {
         struct ats_rng rng = test_rng(400000 + round);
         const uint32_t least = (uint32_t)test_between(&rng, 1, 60);
         const struct ats_piece_rule r = {.most_bytes = test_between(&rng, 1, 100000),
+                                         .most_dense_bytes = test_between(&rng, 1, 100000),
                                          .row_tile = (uint32_t)test_between(&rng, 1, 10) * least,
                                          .least_rows = least};
         const uint64_t n_rows = test_between(&rng, 1, 5000);
-        const uint64_t n_experts = test_between(&rng, 1, 64);
+        const uint64_t n_experts = test_between(&rng, 0, 1) != 0 ? test_between(&rng, 2, 64) : 1;
+        const size_t most = n_experts > 1 ? r.most_bytes : r.most_dense_bytes;
         const size_t row_bytes = test_between(&rng, 1, 5000);
         const struct ats_pieces p = ats_pieces_of(&r, row_bytes, n_rows, n_experts);
         uint64_t sum = 0;
+        assert_true(p.n == 1 || n_experts > 1 || n_rows % least == 0);
         for (uint32_t i = 0; i < p.n; i++) {
             const uint32_t rows = ats_piece_rows(&p, n_rows, i);
             assert_true(rows > 0 && rows <= p.rows);
             assert_true(p.n == 1 || i + 1 == p.n || rows % least == 0);
-            assert_true(p.n == 1 || rows <= least || rows * row_bytes * n_experts <= r.most_bytes);
+            assert_true(p.n == 1 || rows <= least || rows * row_bytes * n_experts <= most);
             assert_true(p.n == 1 || i + 1 == p.n || rows < r.row_tile || rows % r.row_tile == 0);
             sum += rows;
         }

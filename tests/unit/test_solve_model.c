@@ -199,8 +199,8 @@ static void check_decision(const struct ats_sim_setting *s, const struct ats_wor
     const struct ats_candidate *chosen = &d->candidates[d->chosen];
     assert_true(p.used_bytes <= s->vram_bytes);
     assert_int_equal(p.used_bytes, chosen->used_bytes);
-    assert_int_equal(p.staging_places, d->staging_places);
-    if (p.staging_places == ATS_STAGING_FEW_PLACES) {
+    assert_int_equal(p.staging.places, d->staging.places);
+    if (p.staging.places == ATS_STAGING_FEW_PLACES) {
         assert_true(p.staging_bytes > 0);
         n_few++;
     }
