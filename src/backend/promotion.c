@@ -129,12 +129,23 @@ static void cut(const struct ats_stream *stream, struct ats_description *descrip
     }
 }
 
-/* What stays, or crosses beside the CPU, is whole. */
+/* What stays is whole. */
 static void join(struct ats_description *description)
 {
     for (size_t r = 0; r < description->graph.n_roots; r++) {
         description->roots[r].pieces.n = 0;
+    }
+}
+
+/* What crosses beside the CPU may come in pieces, but not stacked experts: it comes in chunks,
+ * which they do not. */
+static void join_experts(struct ats_description *description)
+{
+    for (size_t r = 0; r < description->graph.n_roots; r++) {
         description->roots[r].by_use = false;
+        if (description->locations[r].tensor->ne[2] > 1) {
+            description->roots[r].pieces.n = 0;
+        }
     }
 }
 
@@ -184,31 +195,26 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     return n;
 }
 
-/* Sets what is held. */
+/* Sets what is held: nothing comes in pieces then, so that scratch is free for it. */
 static bool hold(const struct ats_stream *stream, struct ats_description *description,
                  const bool *candidates, bool *chosen)
 {
     const size_t n_roots = description->graph.n_roots;
     struct ats_holdable *weights = calloc(n_roots + 1, sizeof(*weights));
-    bool *held = calloc(n_roots + 1, sizeof(*held));
     size_t n = 0;
-    bool ok = weights != NULL && held != NULL;
-    for (size_t r = 0; ok && r < n_roots; r++) {
+    for (uint32_t r = 0; weights != NULL && r < n_roots; r++) {
         if (candidates[r]) {
             const struct ggml_tensor *tensor = &description->locations[r].record->as_made;
-            weights[n++] = (struct ats_holdable){.name = tensor->name,
-                                                 .bytes = ats_vram_bytes(stream->device, tensor)};
+            weights[n++] = (struct ats_holdable){
+                .name = tensor->name, .bytes = ats_vram_bytes(stream->device, tensor), .root = r};
         }
     }
-    if (ok) {
-        ats_hold(weights, n, stream->staging.ring, held);
-        n = 0;
-        for (size_t r = 0; r < n_roots; r++) {
-            chosen[r] = candidates[r] && held[n++];
-            description->roots[r].held = chosen[r];
-        }
+    const bool ok =
+        weights != NULL && ats_hold_best(&description->graph, &description->rates->costs, weights,
+                                         n, stream->staging.size, candidates, chosen);
+    for (size_t r = 0; ok && r < n_roots; r++) {
+        description->roots[r].held = chosen[r];
     }
-    free(held);
     free(weights);
     return ok;
 }
@@ -243,10 +249,13 @@ bool ats_promotion_choose(struct ats_stream *stream, struct ats_description *des
                          ats_toss(rule->seed + stream->n_built, location->record->as_made.name));
     }
     if (ok && promote(stream, description, may_use, candidates, chosen) == 0) {
-        join(description);
+        join_experts(description);
         ok = hold(stream, description, candidates, chosen);
         if (ok && rule->kind == ATS_PROMOTE_FASTER && stream->staging.transfer != NULL) {
             ok = prefer_beside(stream, description, candidates, chosen);
+        }
+        if (description->chunk == 0) {
+            join(description);
         }
     }
     if (rule->kind == ATS_PROMOTE_RANDOM) {
@@ -315,7 +324,8 @@ bool ats_promotion_stage(struct ats_stream *stream, struct ats_description *desc
     }
     const size_t n_staged = list_staged(stream, description, schedule, list);
     const size_t alignment = ggml_backend_buft_get_alignment(stream->device->accel_buffer_type);
-    if (!ats_staging_assign(list, n_staged, area->ring, alignment)) {
+    const size_t capacity = schedule->n_promotions > 0 ? area->ring : area->size;
+    if (!ats_staging_assign(list, n_staged, capacity, alignment)) {
         free(list);
         return false;
     }

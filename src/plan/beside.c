@@ -53,19 +53,24 @@ static void mark_seen(struct walk *w, size_t first, size_t end)
 
 /* ---- units ---- */
 
-/* The bytes of candidates that the operator is the first to read; of resident ones none. */
-static float new_bytes(const struct walk *w, const struct ats_op *op, bool *any, bool *stays)
+/* Adds candidates that the operator is the first to read to what crosses for the unit; resident
+ * ones do not. False: there are none. */
+static bool add_candidates(const struct walk *w, const struct ats_op *op,
+                           struct ats_round_unit *unit, bool *stays)
 {
-    float bytes = 0;
+    bool any = false;
     for (uint32_t r = 0; r < op->n_reads; r++) {
         const uint32_t root = w->graph->reads[op->first_read + r];
         if (is_new_candidate(w, root)) {
-            *any = true;
+            any = true;
             *stays = *stays || (w->resident != NULL && !w->resident[root]);
-            bytes += w->resident != NULL ? 0 : (float)w->graph->roots[root].bytes;
+            if (w->resident == NULL) {
+                unit->bytes += (float)w->graph->roots[root].bytes;
+                unit->at_once += (float)ats_root_staged(&w->graph->roots[root]);
+            }
         }
     }
-    return bytes;
+    return any;
 }
 
 /* Gate and up: operators next to each other that are the first to read candidates. */
@@ -76,12 +81,13 @@ static size_t add_group(struct walk *w, size_t first)
     size_t end = first;
     for (; end < w->graph->n_ops; end++) {
         const struct ats_op *op = &w->graph->ops[end];
-        bool any = false;
-        const float bytes = new_bytes(w, op, &any, &stays);
-        if (!any) {
+        struct ats_round_unit with = unit;
+        bool own_stays = false;
+        if (!add_candidates(w, op, &with, &own_stays) || (end > first && own_stays != stays)) {
             break;
         }
-        unit.bytes += bytes;
+        unit = with;
+        stays = own_stays;
         unit.us[ATS_HOST] += op->cost_us[ATS_HOST];
         unit.us[ATS_ACCEL] += op->cost_us[ATS_ACCEL];
         unit.allowed &= op->supported;
@@ -193,7 +199,7 @@ static void note_chosen(struct walk *w, size_t staging_bytes, bool *chosen)
         const struct span *span = &w->spans[u];
         /* what only the accelerator can compute may be too large to cross like this */
         const bool crosses =
-            w->sides[u] == ATS_ACCEL && w->units[u].bytes <= (float)staging_bytes / 2;
+            w->sides[u] == ATS_ACCEL && w->units[u].at_once <= (float)staging_bytes / 2;
         for (size_t i = span->first; span->is_group && i < span->end; i++) {
             const struct ats_op *op = &w->graph->ops[i];
             for (uint32_t r = 0; r < op->n_reads; r++) {

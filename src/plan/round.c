@@ -22,6 +22,11 @@ struct trail {
     int32_t (*before)[ATS_SIDES][ATS_ROUND_MOST_LABELS];
 };
 
+static bool is_too_large(const struct ats_round *round, const struct ats_round_unit *unit)
+{
+    return unit->at_once > round->capacity / 2;
+}
+
 static struct label extended(const struct ats_round *round, const struct ats_round_unit *unit,
                              const struct label *from, enum ats_side side, bool changes)
 {
@@ -30,7 +35,7 @@ static struct label extended(const struct ats_round *round, const struct ats_rou
     const double rate = (double)round->bytes_per_us[ATS_ACCEL];
     double bytes = side == ATS_ACCEL ? (double)unit->bytes : 0;
     const double most = (double)round->capacity / 2;
-    bytes = bytes < most ? bytes : most;
+    bytes = is_too_large(round, unit) && bytes > most ? most : bytes;
     if (bytes > next.credit) {
         next.us += (bytes - next.credit) / rate;
         next.credit = 0;
@@ -80,9 +85,9 @@ static void insert(const struct ats_round *round, struct state *state, const str
 static bool may_run(const struct ats_round *round, const struct ats_round_unit *unit,
                     enum ats_side side)
 {
-    const bool too_large = side == ATS_ACCEL && unit->bytes > round->capacity / 2;
+    const bool excludes = side == ATS_ACCEL && is_too_large(round, unit);
     return (unit->allowed & ATS_ON(side)) != 0 &&
-           (!too_large || (unit->allowed & ATS_ON(ATS_HOST)) == 0);
+           (!excludes || (unit->allowed & ATS_ON(ATS_HOST)) == 0);
 }
 
 static void extend(const struct ats_round *round, const struct ats_round_unit *unit,

@@ -34,6 +34,8 @@ struct ats_round_unit {
     float us[ATS_SIDES];
     ats_side_set allowed; /* never empty */
     float bytes;          /* that must cross before the accelerator computes it; 0: none */
+    float
+        at_once; /* of them, those that staging memory holds together: all, or a piece (pieces.h) */
 };
 
 struct ats_round {
@@ -47,9 +49,9 @@ struct ats_round {
 enum { ATS_ROUND_MOST_LABELS = 128 };
 
 /* Writes the sides that take the least time, of two that are equal the one with the CPU earlier,
- * and sets *us to that time. Units whose bytes are more than half of the capacity are not promoted:
- * one is read while the next crosses; if such a unit is allowed on the accelerator only, it counts
- * as if it were half. False: out of memory. */
+ * and sets *us to that time. Units that hold more than half of the capacity at once are not
+ * promoted: one is read while the next crosses; if such a unit is allowed on the accelerator only,
+ * at most half of the capacity counts of its bytes. False: out of memory. */
 bool ats_plan_round(const struct ats_round *round, const struct ats_round_unit *units, size_t n,
                     enum ats_side *sides, float *us);
 

@@ -29,8 +29,9 @@ struct ats_staged {
 
 /* Of the largest weight there is room for so many: one is read while the next two are copied (gate
  * and up are read together). With room for two copies run less far ahead, and more of the model
- * stays in VRAM: which is faster is for a prediction to say. */
-enum { ATS_STAGING_PLACES = 3, ATS_STAGING_FEW_PLACES = 2 };
+ * stays in VRAM; with many, which are for pieces, more of it crosses beside the CPU while the
+ * accelerator does not need it yet: which is faster is for a prediction to say. */
+enum { ATS_STAGING_PLACES = 3, ATS_STAGING_FEW_PLACES = 2, ATS_STAGING_MANY_PLACES = 8 };
 
 /* How staging memory is used. Whole matrices take more of it than pieces; but what stays in it, or
  * crosses beside the CPU, is whole, and copies of pieces are shorter: a prediction says again. */

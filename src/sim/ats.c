@@ -135,7 +135,17 @@ static void join(struct emitter *e)
 {
     for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
         e->graph.roots[r].pieces.n = 0;
+    }
+}
+
+static void join_experts(struct emitter *e)
+{
+    const struct ats_model *m = e->setting->model;
+    for (size_t r = 0; r < e->graph.desc.n_roots; r++) {
         e->graph.roots[r].by_use = false;
+        if (r < m->n_tensors && m->tensors[r].ne[2] > 1) {
+            e->graph.roots[r].pieces.n = 0;
+        }
     }
 }
 
@@ -193,30 +203,26 @@ static bool promote(struct emitter *e, const bool *candidates, bool *chosen, siz
     return true;
 }
 
+/* Nothing comes in pieces then, so that scratch is free. */
 static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
 {
     const struct ats_model *m = e->setting->model;
     struct ats_holdable *weights = calloc(m->n_weights + 1, sizeof(*weights));
-    bool *held = calloc(m->n_weights + 1, sizeof(*held));
-    const bool good = weights != NULL && held != NULL;
     size_t n = 0;
-    for (size_t i = 0; good && i < m->n_weights; i++) { /* in the order of their use */
-        const struct ats_model_tensor *t = &m->tensors[m->weights[i]];
-        if (candidates[m->weights[i]]) {
-            weights[n++] = (struct ats_holdable){.name = t->name, .bytes = (size_t)t->bytes};
+    for (size_t i = 0; weights != NULL && i < m->n_weights; i++) { /* in the order of their use */
+        const uint32_t t = (uint32_t)m->weights[i];
+        if (candidates[t]) {
+            weights[n++] = (struct ats_holdable){
+                .name = m->tensors[t].name, .bytes = (size_t)m->tensors[t].bytes, .root = t};
         }
     }
-    if (good) {
-        ats_hold(weights, n, ring_bytes(e), held);
-        n = 0;
-        for (size_t i = 0; i < m->n_weights; i++) {
-            const int32_t t = m->weights[i];
-            chosen[t] = candidates[t] && held[n++];
-            e->graph.roots[t].held = chosen[t];
-        }
+    const bool good =
+        weights != NULL && ats_hold_best(&e->graph.desc, &e->rates.costs, weights, n,
+                                         (size_t)e->placement->staging_bytes, candidates, chosen);
+    for (size_t r = 0; good && r < e->graph.desc.n_roots; r++) {
+        e->graph.roots[r].held = chosen[r];
     }
     free(weights);
-    free(held);
     return good;
 }
 
@@ -243,10 +249,13 @@ static bool choose_weights(struct emitter *e)
         good = promote(e, candidates, chosen, &n);
         e->holds = n == 0;
         if (e->holds) {
+            join_experts(e);
+            good = good && hold(e, candidates, chosen) &&
+                   (!e->ahead || prefer_beside(e, candidates, chosen));
+        }
+        if (e->holds) {
             join(e);
         }
-        good = good && (!e->holds || hold(e, candidates, chosen));
-        good = good && (!e->holds || !e->ahead || prefer_beside(e, candidates, chosen));
     }
     for (size_t r = 0; good && r < n_roots; r++) {
         if (chosen[r]) {
@@ -336,7 +345,8 @@ static bool choose(struct emitter *e)
 static bool decide(struct emitter *e)
 {
     while (choose(e)) {
-        if (ats_staging_assign(e->staged, e->n_staged, ring_bytes(e), STAGING_ALIGNMENT)) {
+        const size_t bytes = e->holds ? (size_t)e->placement->staging_bytes : ring_bytes(e);
+        if (ats_staging_assign(e->staged, e->n_staged, bytes, STAGING_ALIGNMENT)) {
             return true;
         }
         forget(e);

@@ -47,6 +47,7 @@ struct decider {
     struct ats_sim_placement *placement;
     struct ats_decision *decision;
     const struct ats_sim_policy *policy;
+    bool is_sketch; /* only candidates that tell how good others may be */
 };
 
 /* ---- candidates ---- */
@@ -97,8 +98,9 @@ static bool propose(struct decider *d, struct ats_error *err)
     if (!ats_sim_problem_make(d->setting, d->workload, d->placement, &problem)) {
         return ats_fail(err, "out of memory for a placement");
     }
+    const size_t n = d->is_sketch ? 1 : sizeof proposals / sizeof proposals[0];
     bool good = true;
-    for (size_t i = 0; good && i < sizeof proposals / sizeof proposals[0]; i++) {
+    for (size_t i = 0; good && i < n; i++) {
         struct ats_solution solution;
         good = ats_sim_problem_solve(&problem, d->setting->model, &proposals[i].leaning, d->budget,
                                      &d->listing, d->where, &solution, err) &&
@@ -200,8 +202,9 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
         return false;
     }
     d->decision->fill = d->decision->n;
-    if (!by_rule(d, ATS_RULE_FILL, "fill", err) || !by_rule(d, ATS_RULE_HOST, "host", err) ||
-        !by_layers(d, err) || !by_experts(d, err)) {
+    if (!by_rule(d, ATS_RULE_FILL, "fill", err) ||
+        (!d->is_sketch &&
+         (!by_rule(d, ATS_RULE_HOST, "host", err) || !by_layers(d, err) || !by_experts(d, err)))) {
         return false;
     }
     const size_t n_placements = d->decision->n;
@@ -224,13 +227,16 @@ static bool decide(struct decider *d, uint64_t budget, struct ats_error *err)
 
 /* With staging memory that is used in that way. */
 static bool decide_with(const struct ats_sim_setting *asked, const struct ats_workload *workload,
-                        uint64_t budget, struct ats_staging_way way,
+                        uint64_t budget, struct ats_staging_way way, bool is_sketch,
                         struct ats_sim_placement *placement, struct ats_decision *decision,
                         struct ats_error *err)
 {
     struct ats_sim_setting setting = *asked;
-    struct decider d = {
-        .setting = &setting, .workload = workload, .placement = placement, .decision = decision};
+    struct decider d = {.setting = &setting,
+                        .workload = workload,
+                        .placement = placement,
+                        .decision = decision,
+                        .is_sketch = is_sketch};
     setting.staging = way;
     placement->staging = way;
     *decision = (struct ats_decision){.staging = way};
@@ -248,25 +254,32 @@ static double session_us(const struct ats_decision *d)
     return d->candidates[d->slices_win ? d->n - 1 : placed].prediction.session_us;
 }
 
-/* The same in another way, which is taken if it promises more than a prediction is worth. */
-static bool try_way(const struct ats_sim_setting *setting, const struct ats_workload *workload,
-                    uint64_t budget, struct ats_staging_way way,
-                    struct ats_sim_placement *placement, struct ats_decision *best,
-                    struct ats_error *err)
+/* The first way is left for one that promises more than a prediction is worth. */
+static bool choose_way(const struct ats_sim_setting *setting, const struct ats_workload *workload,
+                       uint64_t budget, struct ats_sim_placement *placement,
+                       struct ats_staging_way *way, struct ats_error *err)
 {
-    struct ats_decision decision;
-    struct ats_sim_placement other;
-    if (!ats_sim_placement_init(setting, &other)) {
-        return ats_fail(err, "out of memory for a placement");
+    static const struct ats_staging_way ways[] = {
+        {.places = ATS_STAGING_PLACES},
+        {.places = ATS_STAGING_FEW_PLACES},
+        {.places = ATS_STAGING_MANY_PLACES},
+        {.places = ATS_STAGING_PLACES, .whole = true},
+        {.places = ATS_STAGING_FEW_PLACES, .whole = true}};
+    double best_us = 0;
+    bool cuts = true;
+    bool good = true;
+    for (size_t i = 0; good && i < sizeof ways / sizeof ways[0]; i++) {
+        struct ats_decision sketch;
+        if (ways[i].whole && !cuts) {
+            continue; /* it is the same as without */
+        }
+        good = decide_with(setting, workload, budget, ways[i], true, placement, &sketch, err);
+        if (good && (i == 0 || session_us(&sketch) * (1 + WORTH_SHARE) < best_us)) {
+            best_us = session_us(&sketch);
+            *way = ways[i];
+        }
+        cuts = i == 0 ? placement->staging_bytes == 0 || placement->scratch_bytes > 0 : cuts;
     }
-    const bool good = decide_with(setting, workload, budget, way, &other, &decision, err);
-    if (good && session_us(&decision) * (1 + WORTH_SHARE) < session_us(best)) {
-        const struct ats_sim_placement worse = *placement;
-        *best = decision;
-        *placement = other;
-        other = worse;
-    }
-    ats_sim_placement_free(&other);
     return good;
 }
 
@@ -274,24 +287,11 @@ bool ats_decide(const struct ats_sim_setting *setting, const struct ats_workload
                 uint64_t budget, struct ats_sim_placement *placement, struct ats_decision *decision,
                 struct ats_error *err)
 {
-    static const struct ats_staging_way ways[] = {
-        {.places = ATS_STAGING_PLACES},
-        {.places = ATS_STAGING_FEW_PLACES},
-        {.places = ATS_STAGING_PLACES, .whole = true},
-        {.places = ATS_STAGING_FEW_PLACES, .whole = true}};
-    const bool is_told = setting->staging.places > 0;
-    struct ats_decision best;
-    bool good = decide_with(setting, workload, budget, is_told ? setting->staging : ways[0],
-                            placement, &best, err);
-    const bool cuts = good && (placement->staging_bytes == 0 || placement->scratch_bytes > 0);
-    for (size_t i = 1; good && !is_told && i < sizeof ways / sizeof ways[0]; i++) {
-        good = (ways[i].whole && !cuts) ||
-               try_way(setting, workload, budget, ways[i], placement, &best, err);
-    }
-    if (good && decision != NULL) {
-        *decision = best;
-    }
-    return good;
+    struct ats_decision own;
+    struct ats_staging_way way = setting->staging;
+    return (way.places > 0 || choose_way(setting, workload, budget, placement, &way, err)) &&
+           decide_with(setting, workload, budget, way, false, placement,
+                       decision != NULL ? decision : &own, err);
 }
 
 /* ---- for a backend ---- */

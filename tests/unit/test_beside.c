@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "plan/beside.h"
+#include "plan/hold.h"
 #include "random_graph.h"
 #include "seed.h"
 
@@ -125,9 +126,9 @@ static void test_with_some_resident(void **state)
     /* attention, gate and up on the CPU, down, attention, down on the CPU: three changes */
     assert_true(ats_resident_us(&graph, &costs, candidates, some, &us));
     assert_float_equal(us, 200 + 200 + 10 + 100 + 3 * 7, 1e-2);
-    some[1] = true; /* gate and up are one, and up is not there */
+    some[1] = true; /* gate with attention, up on the CPU */
     assert_true(ats_resident_us(&graph, &costs, candidates, some, &us));
-    assert_float_equal(us, 200 + 200 + 10 + 100 + 3 * 7, 1e-2);
+    assert_float_equal(us, 200 + 10 + 100 + 10 + 100 + 3 * 7, 1e-2);
     some[2] = true;
     assert_true(ats_resident_us(&graph, &costs, candidates, some, &us));
     assert_float_equal(us, 200 + 20 + 10 + 100 + 7, 1e-2);
@@ -155,6 +156,31 @@ static void test_hold_or_cross(void **state)
     assert_true(ats_prefer_beside(&graph, &costs, 12000, candidates, chosen, own, &preferred));
     assert_true(preferred && chosen[3] && chosen[5] && !chosen[1]);
     assert_true(own[3].promoted && own[5].promoted && !own[3].held);
+}
+
+/* What is held is the best of three orders. */
+static void test_best_to_hold(void **state)
+{
+    (void)state;
+    struct ats_partition_costs costs = {
+        .least_link_bytes_per_us = 10, .link_beside_cpu_bytes_per_us = 4, .most_of_held = 1};
+    static const struct ats_holdable weights[] = {
+        {.name = "blk.0.ffn_gate.weight", .bytes = 3000, .root = 1},
+        {.name = "blk.0.ffn_up.weight", .bytes = 3000, .root = 2},
+        {.name = "blk.0.ffn_down.weight", .bytes = 4000, .root = 3},
+        {.name = "blk.1.ffn_down.weight", .bytes = 2500, .root = 5},
+    };
+    bool chosen[ROOTS];
+    assert_true(ats_hold_best(&graph, &costs, weights, 4, 9000, candidates, chosen));
+    assert_true(chosen[5] && chosen[1] && chosen[2] && !chosen[3]); /* by layers */
+    /* the last layer, and then no half of the other; but up alone saves 90 us more, */
+    assert_true(ats_hold_best(&graph, &costs, weights, 4, 6000, candidates, chosen));
+    assert_true(chosen[5] && chosen[2] && !chosen[1] && !chosen[3]);
+    costs.split_us = 46; /* unless it takes two changes of side more */
+    assert_true(ats_hold_best(&graph, &costs, weights, 4, 6000, candidates, chosen));
+    assert_true(chosen[5] && !chosen[1] && !chosen[2] && !chosen[3]);
+    assert_true(ats_hold_best(&graph, &costs, weights, 4, 0, candidates, chosen));
+    assert_true(!chosen[5] && !chosen[3] && !chosen[2] && !chosen[1]);
 }
 
 /* With a split that costs nothing, a choice is never slower than none, and what is chosen may be.
@@ -208,6 +234,7 @@ int main(void)
         cmocka_unit_test(test_experts_stay),
         cmocka_unit_test(test_with_some_resident),
         cmocka_unit_test(test_hold_or_cross),
+        cmocka_unit_test(test_best_to_hold),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

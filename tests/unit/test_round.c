@@ -23,7 +23,7 @@ static double time_of(const struct ats_round *round, const struct ats_round_unit
     for (size_t i = 0; i < n; i++) {
         const uint32_t side = on_accel >> i & 1;
         const ats_side_set allowed = units[i].allowed;
-        const bool large = (double)units[i].bytes > (double)round->capacity / 2;
+        const bool large = (double)units[i].at_once > (double)round->capacity / 2;
         if ((side == 1 && (allowed & ATS_ON(ATS_ACCEL)) == 0) ||
             (side == 0 && (allowed & ATS_ON(ATS_HOST)) == 0) ||
             (side == 1 && large && (allowed & ATS_ON(ATS_HOST)) != 0)) {
@@ -31,7 +31,8 @@ static double time_of(const struct ats_round *round, const struct ats_round_unit
         }
         us += i > 0 && side != (on_accel >> (i - 1) & 1) ? (double)round->split_us : 0;
         if (side == 1) {
-            const double bytes = fmin((double)units[i].bytes, (double)round->capacity / 2);
+            const double most = large ? (double)round->capacity / 2 : INFINITY;
+            const double bytes = fmin((double)units[i].bytes, most);
             us += fmax(bytes - credit, 0) / (double)round->bytes_per_us[ATS_ACCEL];
             credit = fmax(credit - bytes, 0);
         }
@@ -67,7 +68,8 @@ static struct ats_round_unit unit(double host_us, double accel_us, double bytes)
     return (struct ats_round_unit){
         .us = {[ATS_HOST] = (float)host_us, [ATS_ACCEL] = (float)accel_us},
         .allowed = ATS_ON_BOTH,
-        .bytes = (float)bytes};
+        .bytes = (float)bytes,
+        .at_once = (float)bytes};
 }
 
 /* Attention is on the accelerator, the CPU has three weights that take it 100 us and the link 300.
@@ -98,6 +100,13 @@ static void test_by_hand(void **state)
     round.capacity = 5999;
     assert_true(ats_plan_round(&round, units, 5, sides, &us));
     assert_int_equal(as_bits(sides, 5), 0x09);
+    /* but in pieces two cross: 5999 bytes have while the CPU had one, and 1100 more come between */
+    units[1].at_once = 1000;
+    units[2].at_once = 1000;
+    units[4].at_once = 1000;
+    assert_true(ats_plan_round(&round, units, 5, sides, &us));
+    assert_int_equal(as_bits(sides, 5), 0x1d);
+    assert_float_equal(us, 100 + 5 + 100 + 5 + 10 + 100 + 10, 1e-3);
     /* nothing to do */
     assert_true(ats_plan_round(&round, units, 0, sides, &us));
     assert_float_equal(us, 0, 0);
@@ -118,6 +127,7 @@ static void draw(struct ats_rng *rng, struct ats_round *round, struct ats_round_
         const double accel = (double)test_between(rng, 0, 200);
         units[i] = unit((double)test_between(rng, 0, 900), accel,
                         test_chance(rng, 40) ? 0 : (double)test_between(rng, 0, 9000));
+        units[i].at_once /= (float)test_between(rng, 1, 5); /* pieces */
         units[i].allowed = sets[ats_rng_below(rng, 5)];
     }
 }
@@ -173,7 +183,7 @@ static void test_monotone(void **state)
             break;
         default:
             for (size_t k = 0; k < 60; k++) { /* a large one may not be allowed to cross */
-                if (units[k].bytes <= round.capacity / 2 && test_chance(&rng, 30)) {
+                if (units[k].at_once <= round.capacity / 2 && test_chance(&rng, 30)) {
                     units[k].allowed = ATS_ON_BOTH;
                 }
             }
@@ -181,7 +191,7 @@ static void test_monotone(void **state)
         }
         for (size_t k = 0; k < 60 && i % 3 == 1; k++) { /* what was too large alone still is */
             units[k].bytes =
-                units[k].bytes > round.capacity / 4 && (units[k].allowed & ATS_ON(ATS_HOST)) == 0
+                units[k].at_once > round.capacity / 4 && (units[k].allowed & ATS_ON(ATS_HOST)) == 0
                     ? 0
                     : units[k].bytes;
         }

@@ -152,11 +152,11 @@ static void test_random_areas(void **state)
 /* ---- holding ---- */
 
 static void assert_held(const struct ats_holdable *weights, size_t n, size_t capacity,
-                        const char *expected)
+                        enum ats_hold_order order, const char *expected)
 {
     bool held[MAX_STAGED];
     char text[MAX_STAGED + 1] = "";
-    ats_hold(weights, n, capacity, held);
+    ats_hold(weights, n, capacity, order, held);
     for (size_t i = 0; i < n; i++) {
         text[i] = held[i] ? 'h' : '-';
     }
@@ -169,20 +169,32 @@ static void test_hold_by_hand(void **state)
 {
     (void)state;
     static const struct ats_holdable weights[] = {
-        {"blk.0.ffn_gate.weight", 10},   {"blk.0.ffn_up.weight", 10}, {"blk.0.ffn_down.weight", 15},
-        {"blk.1.ffn_gate.weight", 10},   {"blk.1.ffn_up.weight", 10}, {"blk.1.ffn_down.weight", 15},
-        {"blk.2.ffn_up_exps.weight", 8},
+        {.name = "blk.0.ffn_gate.weight", .bytes = 10},
+        {.name = "blk.0.ffn_up.weight", .bytes = 10},
+        {.name = "blk.0.ffn_down.weight", .bytes = 15},
+        {.name = "blk.1.ffn_gate.weight", .bytes = 10},
+        {.name = "blk.1.ffn_up.weight", .bytes = 10},
+        {.name = "blk.1.ffn_down.weight", .bytes = 15},
+        {.name = "blk.2.ffn_up_exps.weight", .bytes = 8},
     };
-    assert_held(weights, 7, 0, "-------");
-    assert_held(weights, 7, 8, "------h");
-    assert_held(weights, 7, 22, "------h"); /* gate alone is no half */
-    assert_held(weights, 7, 23, "-----hh"); /* down is */
-    assert_held(weights, 7, 28, "---hh-h"); /* gate and up before down */
-    assert_held(weights, 7, 43, "---hhhh");
-    assert_held(weights, 7, 58, "--hhhhh");
-    assert_held(weights, 7, 63, "hh-hhhh");
-    assert_held(weights, 7, SIZE_MAX, "hhhhhhh");
-    assert_held(weights, 0, 10, "");
+    const enum ats_hold_order layers = ATS_HOLD_LAYERS;
+    assert_held(weights, 7, 0, layers, "-------");
+    assert_held(weights, 7, 8, layers, "------h");
+    assert_held(weights, 7, 22, layers, "------h"); /* gate alone is no half */
+    assert_held(weights, 7, 23, layers, "-----hh"); /* down is */
+    assert_held(weights, 7, 28, layers, "---hh-h"); /* gate and up before down */
+    assert_held(weights, 7, 43, layers, "---hhhh");
+    assert_held(weights, 7, 58, layers, "--hhhhh");
+    assert_held(weights, 7, 63, layers, "hh-hhhh");
+    assert_held(weights, 7, SIZE_MAX, layers, "hhhhhhh");
+    assert_held(weights, 0, 10, layers, "");
+    assert_held(weights, 7, 22, ATS_HOLD_LAYERS_AND_MORE, "----h-h");
+    assert_held(weights, 7, 38, ATS_HOLD_LAYERS_AND_MORE, "-h-hh-h");
+    assert_held(weights, 7, 22, ATS_HOLD_LARGEST, "-----h-"); /* then nothing fits */
+    assert_held(weights, 7, 38, ATS_HOLD_LARGEST, "--h--hh");
+    assert_held(weights, 7, 45, ATS_HOLD_LARGEST, "--h-hh-");
+    assert_held(weights, 7, SIZE_MAX, ATS_HOLD_LARGEST, "hhhhhhh");
+    assert_held(weights, 0, 10, ATS_HOLD_LARGEST, "");
 }
 
 /* ---- promotion ---- */
