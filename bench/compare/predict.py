@@ -15,6 +15,7 @@ import sys
 
 import compare
 import driver
+import host_time
 import machine
 import report
 import simulator
@@ -64,18 +65,23 @@ def machine_of(name, path, results, arguments):
         sys.exit(f"predict: {failure}")
 
 
-def rows_of(results, arguments, simulated):
+def machines_of(results, arguments):
+    """By model."""
+    machines = {}
+    for name in dict.fromkeys(cell["model"] for cell in results["cells"]):
+        path = os.path.join(arguments.model_dir, name + ".gguf")
+        if not os.path.exists(path):
+            sys.exit(f"predict: {path} is not there; `make bench-quick` writes it, or name its "
+                     "folder with --model-dir")
+        machines[name] = machine_of(name, path, results, arguments)
+    return machines
+
+
+def rows_of(results, machines, simulated):
     """[(model, phase, system, policy, measured, predicted)]"""
     rows = []
-    machines = {}
     for cell in results["cells"]:
         name = cell["model"]
-        if name not in machines:
-            path = os.path.join(arguments.model_dir, name + ".gguf")
-            if not os.path.exists(path):
-                sys.exit(f"predict: {path} is not there; `make bench-quick` writes it, or name its "
-                         "folder with --model-dir")
-            machines[name] = machine_of(name, path, results, arguments)
         for system, measured in cell["systems"].items():
             policy = policy_of(system, cell)
             if policy is not None:
@@ -94,8 +100,10 @@ def main():
         sys.exit(f"predict: {arguments.results} is of a real device, not of an emulated rig")
     simulated = simulator.Simulator(arguments.build,
                                     dict(word.split("=", 1) for word in arguments.cpu_gbps))
+    machines = machines_of(results, arguments)
+    simulated.host_time = host_time.fit(host_time.samples(results["cells"], machines))
     try:
-        rows = rows_of(results, arguments, simulated)
+        rows = rows_of(results, machines, simulated)
     except driver.Failed as failure:
         sys.exit(f"predict: {failure}")
     print(f"{'model':<20}{'cell':<12}{'system':<11}{'policy':<22}{'measured':>9}{'predicted':>10}"
@@ -108,6 +116,9 @@ def main():
         print(f"{model:<20}{phase:<12}{system:<11}{policy:<22}{measured:>9.1f}{predicted:>10.1f}"
               f"{percent:>+8.1f}%{mark}")
     print("Tokens/s on emulated rigs.")
+    if simulated.host_time:
+        print("Host time of a prompt, fitted to llama.cpp by layers here: %.2f ns per value of an "
+              "embedding,\n%.2f per value of a mask." % simulated.host_time)
     if simulated.foreign:
         print("Some cells were measured under another scale than this host's: their CPU is the "
               "rig's, scaled.")

@@ -67,6 +67,7 @@ def figures(tests):
         cell["link_gbps"] = median(lambda t, c: (c["bytes_h2d"] + c["bytes_d2h"]) /
                                    (1e9 * t["all_seconds"]))
         cell["synchronizations"] = median(lambda t, c: c["synchronizations"] / parts(t))
+        cell["host_us"] = median(lambda t, c: (c["wall_us"] - c["in_use_us"]) / parts(t))
         cell["device_splits"] = median(lambda t, c: c["graphs"] / parts(t))
         cell["scale"] = counted[0][1]["scale"]
     return cell

@@ -26,6 +26,7 @@ class Simulator:
 
     def __init__(self, build, cpu_gbps=None):
         self.program = os.path.join(build, "bin", "ats")
+        self.host_time = None  # (embedding_ns, mask_ns), if not the simulator's own
         self.cpu_gbps = cpu_gbps or {}  # by model, what the CPU read of its weights
         self.foreign = False  # a cell was measured under another scale than this host's
 
@@ -39,6 +40,9 @@ class Simulator:
         command += [] if mapped else ["--no-mmap"]
         command += ["--fit-margin", f"{margin}M"] if policy == "fit" else []
         command += ["--cpu-gbps", self.cpu_gbps[m.model]] if m.model in self.cpu_gbps else []
+        if self.host_time:
+            command += ["--embedding-ns", f"{self.host_time[0]:.4g}",
+                        "--mask-ns", f"{self.host_time[1]:.4g}"]
         environment = dict(os.environ, ATS_RIG_TYPE=m.rig_type)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:

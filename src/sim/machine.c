@@ -24,8 +24,8 @@ static const double HOST_MODEL_SHARE = 0.83;
 struct ats_sim_overheads ats_sim_overheads_default(void)
 {
     return (struct ats_sim_overheads){.graph_us = 200,
-                                      .embedding_ns = 1.5,
-                                      .mask_ns = 11,
+                                      .embedding_ns = 0.8,
+                                      .mask_ns = 2,
                                       .split_us = 10,
                                       .sync_us = 5,
                                       .cpu_op_us = 4};

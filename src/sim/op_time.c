@@ -80,16 +80,18 @@ bool ats_sim_columns_action(const struct ats_sim_setting *setting,
     return make_action(setting, op, &shape, read, side, action);
 }
 
-/* The rows of the mask are those of the longest cache: layers with a window have one of their
- * own, which is smaller. */
+/* The mask has a row of values for each token, as long as the cache; layers with a window have one
+ * of their own, and caches that are shorter. */
 static double mask_values(const struct ats_sim_setting *setting, const struct ats_model_pass *pass)
 {
-    double most = 0;
+    double most[2] = {0, 0};
     for (size_t i = 0; i < setting->model->n_units; i++) {
-        const double rows = (double)ats_model_cache_rows(&setting->model->units[i], pass);
-        most = rows > most ? rows : most;
+        const struct ats_model_unit *u = &setting->model->units[i];
+        const double rows = (double)ats_model_cache_rows(u, pass);
+        double *own = &most[u->window > 0];
+        *own = rows > *own ? rows : *own;
     }
-    return most * pass->n_tokens;
+    return (most[0] + most[1]) * pass->n_tokens;
 }
 
 double ats_sim_pass_host_us(const struct ats_sim_setting *setting,
