@@ -190,6 +190,10 @@ void ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan)
         struct ats_promotion_step *step = &plan->promotions[i];
         step->arrived = ggml_backend_event_new(stream->device->accel);
         ok = step->arrived != NULL;
+        if (ok && step->used != NULL && step->used->store != NULL) {
+            step->used->listed = ggml_backend_event_new(stream->device->accel);
+            ok = step->used->listed != NULL;
+        }
         if (ok && step->after_split != ATS_NO_SPLIT) {
             struct ats_plan_split *split = &plan->splits[step->after_split];
             split->done =
@@ -210,6 +214,10 @@ void ats_promotions_disarm(struct ats_graph_plan *plan)
         if (plan->promotions[i].arrived != NULL) {
             ggml_backend_event_free(plan->promotions[i].arrived);
             plan->promotions[i].arrived = NULL;
+        }
+        if (plan->promotions[i].used != NULL && plan->promotions[i].used->listed != NULL) {
+            ggml_backend_event_free(plan->promotions[i].used->listed);
+            plan->promotions[i].used->listed = NULL;
         }
     }
     for (size_t i = 0; i < plan->n_splits; i++) {
@@ -319,6 +327,9 @@ static void recycle_events(const struct ats_graph_plan *plan)
 {
     for (size_t i = 0; i < plan->n_promotions; i++) {
         ggml_backend_event_synchronize(plan->promotions[i].arrived);
+        if (plan->promotions[i].used != NULL && plan->promotions[i].used->listed != NULL) {
+            ggml_backend_event_synchronize(plan->promotions[i].used->listed);
+        }
     }
     for (size_t i = 0; i < plan->n_splits; i++) {
         if (plan->splits[i].done != NULL) {

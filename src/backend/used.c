@@ -276,6 +276,9 @@ size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_
     const size_t n_ids = (size_t)step->matrix.n_tokens * step->matrix.n_used;
     const size_t numbers = (n_ids + found->n_hits) * sizeof(int32_t);
     ggml_backend_tensor_set_async(backend, &step->lists, step->numbers, 0, numbers);
+    if (first == 0 && step->listed != NULL) {
+        ggml_backend_event_record(step->listed, backend);
+    }
     size_t place = found->n_hits;
     const char *host = ats_record_host(step->weight);
     for (uint32_t r = 0; r < found->n_runs; r++) {
@@ -294,9 +297,12 @@ size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_
     return (place - found->n_hits) * bytes;
 }
 
-static enum ggml_status compute_hits(struct ats_stream *stream, struct ats_used_step *step)
+static enum ggml_status copy_hits(struct ats_stream *stream, struct ats_used_step *step)
 {
-    const uint32_t n = step->found.n_hits;
+    const uint32_t n = step->found.n_tokens > 0 ? step->found.n_hits : 0;
+    if (n == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
     const int32_t *slots = step->numbers + (size_t)step->matrix.n_tokens * step->matrix.n_used;
     step->hits.ne[1] = n;
     step->hits.nb[2] = step->hits.nb[1] * n;
@@ -318,12 +324,6 @@ static enum ggml_status compute(struct ats_stream *stream, struct ats_used_step 
                                 uint32_t first)
 {
     const uint32_t n = step->found.n_tokens;
-    if (step->found.n_hits > 0) {
-        const enum ggml_status status = compute_hits(stream, step);
-        if (status != GGML_STATUS_SUCCESS) {
-            return status;
-        }
-    }
     step->weight_there.ne[2] = step->found.n_places;
     step->weight_there.nb[3] = step->weight_there.nb[2] * step->found.n_places;
     step->ids_there.ne[1] = n;
@@ -349,7 +349,13 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
         stream->staging.known_ids = step->ids;
     }
     ats_promotions_ids_known(stream, plan, split);
-    if (!ats_promotions_await(stream, plan, split)) {
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    if (step->listed != NULL && step->found.n_tokens > 0) { /* beside the copies of the others */
+        ggml_backend_event_wait(stream->accel, step->listed);
+        stream->in_flight = true;
+        status = copy_hits(stream, step);
+    }
+    if (status != GGML_STATUS_SUCCESS || !ats_promotions_await(stream, plan, split)) {
         return GGML_STATUS_FAILED;
     }
     int32_t wrong = 0;
@@ -361,7 +367,12 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
     ats_meter_given(stream, s->profile_us[ATS_ACCEL]);
     const struct ggml_tensor input = step->input;
     const struct ggml_tensor product = step->product;
-    enum ggml_status status = compute(stream, step, &input, &product, 0);
+    if (step->listed == NULL) {
+        status = copy_hits(stream, step);
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = compute(stream, step, &input, &product, 0);
+    }
     uint32_t done = step->found.n_tokens;
     stream->device->counters.used_matrices++;
     stream->device->counters.used_rounds++;
@@ -372,7 +383,10 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
         stream->device->counters.promoted_bytes += crossed;
         stream->device->counters.used_rounds++;
         stream->in_flight = true;
-        status = compute(stream, step, &input, &product, done);
+        status = copy_hits(stream, step);
+        if (status == GGML_STATUS_SUCCESS) {
+            status = compute(stream, step, &input, &product, done);
+        }
         done += step->found.n_tokens;
     }
     step->input = input;

@@ -2,8 +2,8 @@
  * (plan/used.h).
  *
  * The CPU reads which experts the columns want when the router has computed, and gives them places
- * in staging memory: first those that are in slots, which a kernel copies there, then the others,
- * which cross the link. The product reads ids that count places. Should staging memory have no room
+ * in staging memory: first those that are in slots, which a kernel copies there while the others
+ * cross the link. The product reads ids that count places. Should staging memory have no room
  * for all, it is made for as many tokens as it has room for, and then for the others. */
 #ifndef ATS_BACKEND_USED_H
 #define ATS_BACKEND_USED_H
@@ -38,6 +38,7 @@ struct ats_used_step {
     struct ggml_tensor hits;
     struct ggml_tensor *hits_node;
     struct ggml_cgraph hits_graph;
+    ggml_backend_event_t listed; /* the lists have come; NULL: they come in order */
 };
 
 /* The root, if it can pass by use; else one without experts. */
@@ -52,7 +53,8 @@ struct ats_used_step *ats_used_make(const struct ats_stream *stream,
                                     const struct ggml_tensor *accel, struct ats_error *err);
 void ats_used_free(struct ats_used_step *step);
 
-/* Orders the copies for the tokens from `first` on, whose ids are in host memory, on `backend`.
+/* Orders the copies for the tokens from `first` on, whose ids are in host memory, on `backend`;
+ * records `listed` there if `first` is 0.
  * Returns the bytes of weights; without any, and with no token served, if an id is no expert's. */
 size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_t first);
 
