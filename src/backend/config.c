@@ -71,7 +71,7 @@ static bool read_promotion(const char *text, struct ats_config *config, struct a
     } names[] = {{"auto", ATS_PROMOTE_FASTER, &ats_piece_rule_default, ATS_USED_IF_FASTER, false},
                  {"none", ATS_PROMOTE_NONE, &ats_piece_rule_default, ATS_USED_NEVER, false},
                  {"all", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_NEVER, false},
-                 {"used", ATS_PROMOTE_ALL, &ats_piece_rule_default, ATS_USED_IF_FASTER, true},
+                 {"used", ATS_PROMOTE_ALL, &pieces_of_tests, ATS_USED_IF_FASTER, true},
                  {"pieces", ATS_PROMOTE_ALL, &pieces_of_tests, ATS_USED_NEVER, false}};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (strcmp(text, names[i].name) == 0) {

@@ -39,7 +39,7 @@ struct ats_config {
     struct ats_rule rule; /* ATS_PLACEMENT */
     struct ats_placement_table table;
     struct ats_promotion promotion;  /* ATS_PROMOTE; link and sizes are filled in per graph */
-    struct ats_piece_rule pieces;    /* how matrices of experts are cut on their way */
+    struct ats_piece_rule pieces;    /* how matrices are cut on their way */
     enum ats_transfer_kind transfer; /* ATS_TRANSFER */
     enum ats_experts_kind experts;   /* ATS_EXPERTS */
     enum ats_adapt_kind adapt;       /* ATS_ADAPT */

@@ -188,7 +188,8 @@ static bool set_staging(struct ats_stream *stream, const struct ats_description 
                         struct ats_staging_way way, struct ats_error *err)
 {
     struct ats_device *device = stream->device;
-    if (device->staging_way.places != way.places || device->staging_way.whole != way.whole) {
+    const struct ats_staging_way *own = &stream->staging.way;
+    if (own->places != way.places || own->whole != way.whole) {
         device->staging_way = way;
         ats_staging_release(stream);
         ats_promotion_reserve(stream, description);
@@ -228,7 +229,7 @@ static bool decide(struct ats_stream *stream, const struct ats_description *desc
         .ubatch = ubatch,
         .batch = ubatch > BATCH ? ubatch : BATCH,
         .seed = 1,
-        .staging = may_resize(stream) ? (struct ats_staging_way){0} : device->staging_way,
+        .staging = may_resize(stream) ? (struct ats_staging_way){0} : stream->staging.way,
         .whole_experts = device->config->experts != ATS_EXPERTS_AUTO || !ats_device_can_pin(device),
     };
     const struct ats_workload workload = device->config->session;
@@ -267,13 +268,21 @@ static bool plan_fits(const struct ats_device *device, const struct ats_descript
     return fits;
 }
 
-/* A plan may have been made with less staging memory. */
+/* A plan file says how staging memory is to be used; one that does not may have been made with less
+ * of it. */
 static void make_room_for_plan(struct ats_stream *stream, const struct ats_description *description)
 {
     const struct ats_device *device = stream->device;
+    const struct ats_placement_table *table = device->config->rule.table;
     struct ats_error err;
+    const struct ats_staging_way usual =
+        table->staging.places > 0 ? table->staging
+                                  : (struct ats_staging_way){.places = ATS_STAGING_PLACES};
+    if (may_resize(stream)) {
+        set_staging(stream, description, usual, &err);
+    }
     if (plan_fits(device, description) || !may_resize(stream) ||
-        device->staging_way.places == ATS_STAGING_FEW_PLACES) {
+        stream->staging.way.places == ATS_STAGING_FEW_PLACES) {
         return;
     }
     set_staging(stream, description, (struct ats_staging_way){.places = ATS_STAGING_FEW_PLACES},
@@ -282,8 +291,7 @@ static void make_room_for_plan(struct ats_stream *stream, const struct ats_descr
         ats_log_info("%s: less staging memory, as the plan %s needs the VRAM\n", device->name,
                      device->config->rule.table->source);
     } else {
-        set_staging(stream, description, (struct ats_staging_way){.places = ATS_STAGING_PLACES},
-                    &err);
+        set_staging(stream, description, usual, &err);
     }
 }
 

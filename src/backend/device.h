@@ -33,6 +33,7 @@ struct ats_device_counters {
     atomic_ullong copied_to_accel_bytes;
     atomic_ullong copied_to_host_bytes;
     atomic_ullong promoted_bytes; /* of those to the accelerator: weights into staging memory */
+    atomic_ullong shared_columns; /* that the CPU computed meanwhile (share.h) */
     atomic_ullong used_matrices;  /* of experts, that passed by use (used.h) */
     atomic_ullong used_rounds;    /* that they took: several, where a place had too little room */
     atomic_ullong expert_hits;    /* columns that the accelerator computed from slots */
@@ -64,12 +65,12 @@ struct ats_device {
     ggml_backend_buffer_type_t accel_buffer_type;
     bool keeps_time; /* what the accelerator takes means something: not so in exact emulation */
     size_t n_peers;  /* ATS devices in this process, among which host memory is shared */
-    struct ats_plan_rates rates; /* that its graphs are planned by; under the lock */
-    struct ats_profile *profile; /* that they are from, or NULL: they are assumed */
-    int profile_tries;           /* to get it */
-    bool is_decided;             /* it was predicted what is faster for the latest model */
-    bool slices;                 /* experts by slice, by that prediction */
-    struct ats_staging_way staging_way;
+    struct ats_plan_rates rates;        /* that its graphs are planned by; under the lock */
+    struct ats_profile *profile;        /* that they are from, or NULL: they are assumed */
+    int profile_tries;                  /* to get it */
+    bool is_decided;                    /* it was predicted what is faster for the latest model */
+    bool slices;                        /* experts by slice, by that prediction */
+    struct ats_staging_way staging_way; /* of the next stream that takes staging memory */
 
     pthread_rwlock_t lock;
     struct ats_buffer *buffers; /* all buffers of this device, a doubly linked list */

@@ -208,6 +208,9 @@ enum ggml_status ats_execute(struct ats_stream *stream, const struct ats_graph_p
         if (status == GGML_STATUS_SUCCESS) {
             ats_promotions_advance(stream, plan, i);
         }
+        if (status == GGML_STATUS_SUCCESS && plan->splits[i].share != NULL) {
+            status = ats_share_finish(stream, plan->splits[i].share);
+        }
     }
     ats_promotions_end(stream, plan);
     if (stream->landing.n_landed > 0) {

@@ -19,14 +19,19 @@ struct maker {
     size_t n_tensors;
     struct ggml_tensor *slot_ids;
     struct ggml_tensor *expert_ids;
+    const int32_t *host_ids;
+    const struct ggml_tensor *input; /* of each column; NULL: that of the region is for all */
     struct ats_error *err;
 };
 
-/* Tensors of a graph of `n` nodes: each with at most two sources that are no nodes, two lists, and
- * the result. */
+/* Where the input is among a graph's tensors, if columns have inputs of their own. */
+enum { INPUT = 2 };
+
+/* Tensors of a graph of `n` nodes: each with at most two sources that are no nodes, two lists, an
+ * input, and the result. */
 static size_t most_tensors(size_t n)
 {
-    return 3 * n + 4;
+    return 3 * n + 5;
 }
 
 /* ---- tensors ---- */
@@ -36,15 +41,28 @@ static const struct ggml_tensor *result_of(const struct maker *m)
     return m->cgraph->nodes[m->region->first + m->region->n - 1];
 }
 
-/* The node's place in the region, or -1. */
-static bool is_made_here(const struct maker *m, const struct ggml_tensor *tensor)
+static bool is_made_in(const struct ggml_cgraph *cgraph, const struct ats_expert_region *region,
+                       const struct ggml_tensor *tensor)
 {
-    for (size_t i = m->region->first; i < m->region->first + m->region->n; i++) {
-        if (m->cgraph->nodes[i] == tensor) {
+    for (size_t i = region->first; i < region->first + region->n; i++) {
+        if (cgraph->nodes[i] == tensor) {
             return true;
         }
     }
     return false;
+}
+
+static bool is_made_here(const struct maker *m, const struct ggml_tensor *tensor)
+{
+    return is_made_in(m->cgraph, m->region, tensor);
+}
+
+bool ats_expert_reads_input(const struct ggml_cgraph *cgraph,
+                            const struct ats_expert_region *region,
+                            const struct ggml_tensor *product)
+{
+    return product->op == GGML_OP_MUL_MAT_ID &&
+           !is_made_in(cgraph, region, ats_root_of(product->src[1]));
 }
 
 /* Whether the node is a view of what the region does not make: the input, in another shape. */
@@ -83,7 +101,7 @@ static struct ggml_tensor *add_ids(struct maker *m, enum ats_expert_list list)
     struct ggml_tensor *ids = add_tensor(m, NULL);
     *ids = vector(GGML_TYPE_I32, sizeof(int32_t), m->n);
     if (m->side == ATS_HOST) {
-        ids->data = (void *)(uintptr_t)m->run->host_ids;
+        ids->data = (void *)(uintptr_t)m->host_ids;
     } else {
         ids->buffer = m->run->lists.buffer;
         ids->data = (char *)m->run->lists.data + (size_t)list * m->run->list_stride;
@@ -132,9 +150,12 @@ static struct ggml_tensor *source_from_outside(struct maker *m, struct ggml_tens
 /* The slots of a weight on the accelerator, the weight itself on the CPU. */
 static struct ggml_tensor *weight_of(struct maker *m, struct ggml_tensor *original)
 {
+    if (m->side == ATS_HOST) {
+        return original;
+    }
     const struct ats_location *location = location_of(m, original);
     struct ats_expert_store *store = m->run->store;
-    for (uint32_t p = 0; m->side == ATS_ACCEL && p < store->slots.n_parts; p++) {
+    for (uint32_t p = 0; p < store->slots.n_parts; p++) {
         if (location != NULL && location->record == store->weights[p]) {
             return &store->in_vram[p];
         }
@@ -154,6 +175,9 @@ static struct ggml_tensor *source_of(struct maker *m, const struct ggml_tensor *
     if (node->op == GGML_OP_MUL_MAT_ID && index == 0) {
         return weight_of(m, source);
     }
+    if (m->input != NULL && index == 1 && ats_expert_reads_input(m->cgraph, m->region, node)) {
+        return &m->out->tensors[INPUT];
+    }
     struct ggml_tensor *found = known(m, source);
     if (found != NULL) {
         return found;
@@ -168,6 +192,7 @@ static struct ggml_tensor *node_of(struct maker *m, const struct ggml_tensor *or
     struct ggml_tensor *tensor = add_tensor(m, original);
     *tensor = *original;
     tensor->ne[1] = m->n;
+    tensor->ne[2] = 1;
     tensor->nb[2] = tensor->nb[1] * m->n;
     tensor->nb[3] = tensor->nb[2];
     tensor->view_src = NULL;
@@ -233,6 +258,9 @@ static bool make_graph(struct maker *m)
     if (ok) {
         m->slot_ids = add_ids(m, ATS_EXPERT_SLOT_IDS);
         m->expert_ids = add_ids(m, ATS_EXPERT_IDS);
+        if (m->input != NULL) {
+            *add_tensor(m, NULL) = *m->input;
+        }
     }
     size_t n_nodes = 0;
     for (size_t i = m->region->first; ok && i < m->region->first + n; i++) {
@@ -248,6 +276,7 @@ static bool make_graph(struct maker *m)
     if (ok) {
         finish(m, n_nodes);
     }
+    m->out->n_tensors = m->n_tensors;
     free(m->originals);
     return ok;
 }
@@ -338,8 +367,12 @@ bool ats_expert_run_make(const struct ats_stream *stream, const struct ats_descr
         .ids = region->ids,
     };
     run->n_used = (uint32_t)run->ids->ne[0];
-    struct maker m = {
-        .description = description, .cgraph = cgraph, .region = region, .run = run, .err = err};
+    struct maker m = {.description = description,
+                      .cgraph = cgraph,
+                      .region = region,
+                      .run = run,
+                      .host_ids = run->host_ids,
+                      .err = err};
     bool ok = find_places(stream, &m, run);
     for (int side = 0; ok && side < ATS_SIDES; side++) {
         m.side = (enum ats_side)side;
@@ -349,7 +382,39 @@ bool ats_expert_run_make(const struct ats_stream *stream, const struct ats_descr
     return ok && make_order(&m);
 }
 
-static void free_graph(struct ats_expert_graph *graph)
+bool ats_expert_host_graph_make(const struct ats_description *description,
+                                const struct ggml_cgraph *cgraph,
+                                const struct ats_expert_region *region, const int32_t *ids,
+                                const struct ggml_tensor *input, uint32_t n,
+                                struct ats_expert_graph *graph, struct ats_error *err)
+{
+    struct maker m = {.description = description,
+                      .cgraph = cgraph,
+                      .region = region,
+                      .side = ATS_HOST,
+                      .n = n,
+                      .out = graph,
+                      .host_ids = ids,
+                      .input = input,
+                      .err = err};
+    const bool ok = make_graph(&m);
+    graph->graph.uid = 0; /* its shapes change */
+    return ok;
+}
+
+void ats_expert_host_graph_resize(struct ats_expert_graph *graph, uint32_t n)
+{
+    for (size_t i = 0; i < graph->n_tensors; i++) {
+        struct ggml_tensor *tensor = &graph->tensors[i];
+        const int columns = i < INPUT ? 0 : 1; /* the dimension */
+        tensor->ne[columns] = n;
+        for (int d = columns + 1; d < GGML_MAX_DIMS; d++) {
+            tensor->nb[d] = tensor->nb[d - 1] * (size_t)tensor->ne[d - 1];
+        }
+    }
+}
+
+void ats_expert_graph_free(struct ats_expert_graph *graph)
 {
     ats_graph_free_counts(&graph->graph);
     free(graph->graph.nodes);
@@ -360,10 +425,10 @@ void ats_expert_run_free(struct ats_expert_run *run)
 {
     for (int side = 0; side < ATS_SIDES; side++) {
         for (uint32_t i = 0; run->by_columns[side] != NULL && i < run->n_used; i++) {
-            free_graph(&run->by_columns[side][i]);
+            ats_expert_graph_free(&run->by_columns[side][i]);
         }
         free(run->by_columns[side]);
     }
-    free_graph(&run->order);
+    ats_expert_graph_free(&run->order);
     free(run->numbers);
 }

@@ -21,7 +21,8 @@ struct ats_stream;
 /* A graph with tensors of its own. */
 struct ats_expert_graph {
     struct ggml_cgraph graph;
-    struct ggml_tensor *tensors;
+    struct ggml_tensor *tensors; /* two lists of ids, then columns */
+    size_t n_tensors;
 };
 
 struct ats_expert_run {
@@ -48,5 +49,26 @@ bool ats_expert_run_make(const struct ats_stream *stream, const struct ats_descr
                          struct ats_expert_run *run, struct ats_error *err);
 
 void ats_expert_run_free(struct ats_expert_run *run);
+
+/* ---- the CPU's graph for columns of several tokens ---- */
+
+/* Makes the CPU's graph of a region for up to `n` columns, each of an expert in `ids` and with an
+ * input of its own in `input` [n_in, n]. Free it with ats_expert_graph_free, on failure too. */
+bool ats_expert_host_graph_make(const struct ats_description *description,
+                                const struct ggml_cgraph *cgraph,
+                                const struct ats_expert_region *region, const int32_t *ids,
+                                const struct ggml_tensor *input, uint32_t n,
+                                struct ats_expert_graph *graph, struct ats_error *err);
+
+/* Sets the number of columns, at least one and at most as many as it was made for. */
+void ats_expert_host_graph_resize(struct ats_expert_graph *graph, uint32_t n);
+
+void ats_expert_graph_free(struct ats_expert_graph *graph);
+
+/* Whether a product of the region reads what is made outside of it as input: as such, or as a view
+ * in another shape. */
+bool ats_expert_reads_input(const struct ggml_cgraph *cgraph,
+                            const struct ats_expert_region *region,
+                            const struct ggml_tensor *product);
 
 #endif

@@ -173,6 +173,54 @@ static bool fill_regions(struct builder *b)
     return true;
 }
 
+/* Whether the weight of the step is read by the region. */
+static bool is_of_region(const struct builder *b, const struct ats_expert_region *region,
+                         const struct ats_used_step *step)
+{
+    for (size_t i = region->first; i < region->first + region->n; i++) {
+        if (b->cgraph->nodes[i] == step->node) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool fill_shares(struct builder *b)
+{
+    struct ats_graph_plan *plan = b->plan;
+    size_t n_inputs = 0;
+    for (size_t s = 0; s < b->schedule.n_splits; s++) {
+        const uint32_t number = b->schedule.splits[s].share;
+        const size_t n =
+            number != 0 ? ats_share_inputs(b->stream, b->cgraph, &b->regions[number - 1]) : 0;
+        n_inputs = n > n_inputs ? n : n_inputs;
+    }
+    plan->shares = calloc(b->n_regions + 1, sizeof(*plan->shares));
+    plan->share_inputs = malloc((n_inputs + 1) * sizeof(*plan->share_inputs));
+    if (plan->shares == NULL || plan->share_inputs == NULL) {
+        return ats_fail(b->err, "out of memory");
+    }
+    for (size_t s = 0; s < b->schedule.n_splits; s++) {
+        if (b->schedule.splits[s].share == 0) {
+            continue;
+        }
+        const struct ats_expert_region *region = &b->regions[b->schedule.splits[s].share - 1];
+        struct ats_share *share = &plan->shares[plan->n_shares++];
+        if (!ats_share_make(b->stream, &b->description, b->cgraph, region, plan->share_inputs,
+                            share, b->err)) {
+            return false;
+        }
+        plan->splits[s].share = share;
+        for (size_t i = 0; i < plan->n_promotions; i++) {
+            struct ats_used_step *step = plan->promotions[i].used;
+            if (step != NULL && is_of_region(b, region, step)) {
+                step->share = share;
+            }
+        }
+    }
+    return true;
+}
+
 /* ---- the plan's tables ---- */
 
 static struct ats_transfer transfer_of(const struct ats_location *location)
@@ -438,7 +486,21 @@ static bool fill_plan(struct builder *b)
         return b->err->text[0] == '\0' && ats_fail(b->err, "out of memory");
     }
     ats_promotions_arm(b->stream, b->plan);
-    return fill_regions(b);
+    return fill_regions(b) && fill_shares(b);
+}
+
+/* False: out of memory. */
+static bool choose_promotion(struct builder *b)
+{
+    if (b->without_promotion) {
+        return true;
+    }
+    ats_shares_find(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
+    const bool ok = ats_promotion_choose(b->stream, &b->description, !b->without_use);
+    if (ok) {
+        ats_shares_mark(&b->description, b->cgraph, b->regions, b->n_regions);
+    }
+    return ok;
 }
 
 /* Places what is new, decides the sides and takes memory. Weights may have to move out of
@@ -475,8 +537,7 @@ static bool decide(struct builder *b, bool without_accel)
     if (use_accel) {
         take_experts(b);
     }
-    if (use_accel && !b->without_promotion &&
-        !ats_promotion_choose(b->stream, &b->description, !b->without_use)) {
+    if (use_accel && !choose_promotion(b)) {
         return ats_fail(b->err, "out of memory");
     }
     if (!ats_choose_sides(&b->description.graph, &device->config->rule, &b->rates.costs,
@@ -522,8 +583,7 @@ static bool decide_beside(struct builder *b)
     }
     ats_describe_homes(&b->description);
     ats_experts_mark(b->stream, &b->description, b->cgraph, b->regions, b->n_regions);
-    return (b->without_promotion ||
-            ats_promotion_choose(b->stream, &b->description, !b->without_use)) &&
+    return choose_promotion(b) &&
            ats_choose_sides(&b->description.graph, &b->device->config->rule, &b->rates.costs,
                             b->stream->n_built, b->sides) &&
            take_operands(b);
@@ -615,6 +675,11 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
         ats_expert_run_free(&plan->regions[i]);
     }
     free(plan->regions);
+    for (size_t i = 0; i < plan->n_shares; i++) {
+        ats_share_free(&plan->shares[i]);
+    }
+    free(plan->shares);
+    free(plan->share_inputs);
     for (size_t i = 0; i < plan->n_promotions; i++) {
         ats_expert_fill_free(plan->promotions[i].fill);
         ats_used_free(plan->promotions[i].used);

@@ -8,6 +8,7 @@
 
 #include "backend/experts_graph.h"
 #include "backend/pieces.h"
+#include "backend/share.h"
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
 #include "backend/transfer.h"
@@ -37,6 +38,7 @@ struct ats_plan_split {
     size_t n_promotions;
     bool by_use;                    /* its promotion says how (used.h) */
     struct ats_expert_run *experts; /* both sides compute it (experts_run.h); or NULL */
+    struct ats_share *share;        /* the CPU's, of what ends with it (share.h); or NULL */
     float profile_us[ATS_SIDES];    /* that its operators take by the profile */
     ggml_backend_event_t done;      /* recorded behind the split, if a copy waits for it; or NULL */
 };
@@ -76,6 +78,9 @@ struct ats_graph_plan {
     size_t n_piece_ops;
     struct ats_expert_run *regions;
     size_t n_regions;
+    struct ats_share *shares;
+    size_t n_shares;
+    float *share_inputs; /* of one of them at a time */
     struct ats_plan_split *splits;
     size_t n_splits;
     struct ats_plan_ranges *ranges;

@@ -113,12 +113,14 @@ static bool is_supported(const struct ats_device *device, const struct ggml_tens
            ggml_backend_dev_supports_op(device->accel, &copy);
 }
 
-static const struct ats_piece_rule *rule_of(const struct ats_device *device)
+static const struct ats_piece_rule *rule_of(const struct ats_device *device,
+                                            const struct ats_staging_way *way)
 {
-    return device->staging_way.whole ? &ats_piece_rule_whole : &device->config->pieces;
+    return way->whole ? &ats_piece_rule_whole : &device->config->pieces;
 }
 
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
+                                     const struct ats_staging_way *way,
                                      const struct ats_description *description, size_t root)
 {
     const struct ggml_tensor *node = ats_pieces_reader(description, root);
@@ -127,7 +129,7 @@ struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
     }
     const struct ggml_tensor *matrix = node->src[0];
     const struct ats_pieces pieces = ats_pieces_of(
-        rule_of(device), matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
+        rule_of(device, way), matrix->nb[1], (uint64_t)matrix->ne[1], (uint64_t)matrix->ne[2]);
     return pieces.n > 1 && is_supported(device, node, &pieces) ? pieces
                                                                : (struct ats_pieces){.n = 1};
 }

@@ -19,9 +19,11 @@ struct ats_piece_op {
  * do so; or NULL. */
 const struct ggml_tensor *ats_pieces_reader(const struct ats_description *description, size_t root);
 
-/* How the root passes through staging memory: in how many pieces, or as a whole if it fits in one,
+/* How the root passes through staging memory that is used in that way: in how many pieces, or as a
+ * whole if it fits in one,
  * or if it is no matrix that one product alone reads. */
 struct ats_pieces ats_pieces_of_root(const struct ats_device *device,
+                                     const struct ats_staging_way *way,
                                      const struct ats_description *description, size_t root);
 
 /* A piece of so many rows, as a tensor without a place. */

@@ -193,12 +193,13 @@ static bool collect_placed(const struct ats_device *device, struct ats_unplaced 
     return true;
 }
 
-static bool write_file(const char *path, const struct ats_unplaced *batch)
+static bool write_file(const char *path, struct ats_staging_way staging,
+                       const struct ats_unplaced *batch)
 {
     struct ats_replace file;
     return ats_replace_begin(&file, path) &&
-           ats_replace_end(&file,
-                           ats_placement_print(file.out, batch->units, batch->n, batch->where));
+           ats_replace_end(
+               &file, ats_placement_print(file.out, staging, batch->units, batch->n, batch->where));
 }
 
 /* Writes the plan for ATS_PLAN_OUT; with several devices, each to its own file. */
@@ -211,7 +212,7 @@ static void write_plan(const struct ats_device *device)
     snprintf(path, sizeof(path), device == ats_device_at(0) ? "%s" : "%s.%s",
              device->config->plan_out, device->name);
     struct ats_unplaced batch;
-    if (!collect_placed(device, &batch) || !write_file(path, &batch)) {
+    if (!collect_placed(device, &batch) || !write_file(path, device->staging_way, &batch)) {
         ats_log_error("cannot write the placement plan to %s (ATS_PLAN_OUT): %s\n", path,
                       strerror(errno));
     }

@@ -55,7 +55,7 @@ static void add_need(const struct ats_device *device, const struct ats_descripti
                      uint64_t tokens, struct ats_staging_need *need)
 {
     const struct ggml_tensor *made = &d->locations[root].record->as_made;
-    const struct ats_pieces pieces = ats_pieces_of_root(device, d, root);
+    const struct ats_pieces pieces = ats_pieces_of_root(device, &device->staging_way, d, root);
     if (pieces.n <= 1) {
         const size_t bytes = ats_vram_bytes(device, made);
         need->whole = bytes > need->whole ? bytes : need->whole;
@@ -118,7 +118,8 @@ static void cut(const struct ats_stream *stream, struct ats_description *descrip
         if (!candidates[r]) {
             continue;
         }
-        const struct ats_pieces pieces = ats_pieces_of_root(stream->device, description, r);
+        const struct ats_pieces pieces =
+            ats_pieces_of_root(stream->device, &stream->staging.way, description, r);
         const uint64_t columns = ats_piece_columns(description, r, 0);
         if (pieces.n > 1 && ats_piece_scratch(&pieces, columns) <= scratch) {
             const struct ggml_tensor piece =
@@ -181,6 +182,7 @@ static size_t promote(const struct ats_stream *stream, struct ats_description *d
     rule.serial = stream->staging.transfer == NULL;
     rule.most_bytes = stream->staging.ring / 2;
     rule.most_used_bytes = stream->staging.ring - stream->staging.ring / ATS_USED_REST;
+    rule.share_rates = stream->staging.size > stream->staging.ring ? description->rates : NULL;
     rule.has_cpu_load = ats_drift_has_cpu_load(&stream->meter.watch.planned);
     ats_promote(&description->graph, &rule, candidates, chosen);
     if (may_use) {

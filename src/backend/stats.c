@@ -43,7 +43,8 @@ static json_t *describe_work(const struct ats_device_counters *c)
 {
     const int reason = atomic_load(&c->replan_reason);
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I}, s:{s:I, "
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:{s:I, s:I}, "
+        "s:{s:I, "
         "s:I}, "
         "s:I, s:I, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:s}}",
         "graphs", number(&c->graphs), "plans_built", number(&c->plans_built), "splits",
@@ -52,12 +53,13 @@ static json_t *describe_work(const struct ats_device_counters *c)
         "promoted_bytes", number(&c->promoted_bytes), "experts", "hits", number(&c->expert_hits),
         "misses", number(&c->expert_misses), "admitted_bytes", number(&c->expert_bytes),
         "used_matrices", number(&c->used_matrices), "used_rounds", number(&c->used_rounds),
-        "prompt", "tokens", number(&c->prompt_tokens), "ns", number(&c->prompt_ns), "answer",
-        "tokens", number(&c->answer_tokens), "ns", number(&c->answer_ns), "cpu_ns",
-        number(&c->cpu_ns), "accel_ns", number(&c->accel_ns), "stalled_ns", number(&c->stalled_ns),
-        "adapt", "replans", number(&c->replans), "rollbacks", number(&c->rollbacks), "replan_ns",
-        number(&c->replan_ns), "beside", number(&c->beside), "beside_ns", number(&c->beside_ns),
-        "reason", ats_watch_reason_text((enum ats_watch_reason)reason));
+        "shared_columns", number(&c->shared_columns), "prompt", "tokens", number(&c->prompt_tokens),
+        "ns", number(&c->prompt_ns), "answer", "tokens", number(&c->answer_tokens), "ns",
+        number(&c->answer_ns), "cpu_ns", number(&c->cpu_ns), "accel_ns", number(&c->accel_ns),
+        "stalled_ns", number(&c->stalled_ns), "adapt", "replans", number(&c->replans), "rollbacks",
+        number(&c->rollbacks), "replan_ns", number(&c->replan_ns), "beside", number(&c->beside),
+        "beside_ns", number(&c->beside_ns), "reason",
+        ats_watch_reason_text((enum ats_watch_reason)reason));
 }
 
 static json_t *describe_device(struct ats_device *device)

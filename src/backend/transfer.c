@@ -51,6 +51,7 @@ bool ats_staging_take(struct ats_stream *stream, size_t ring, size_t scratch)
     area->base = ggml_backend_buffer_get_base(area->buffer);
     area->size = bytes;
     area->ring = ring;
+    area->way = device->staging_way;
     device->vram_used += bytes;
     ats_observe_staging(stream, true);
     start_transfer_stream(stream);

@@ -41,7 +41,9 @@ struct ats_staging_area {
     ggml_backend_buffer_t buffer; /* NULL: not taken */
     char *base;
     size_t size;
-    size_t ring;               /* of it, for weights; behind them is scratch for products */
+    size_t ring; /* of it, for weights that pass; behind them is scratch, for products with pieces
+                    and columns of the CPU, or for weights that are held */
+    struct ats_staging_way way;
     ggml_backend_t transfer;   /* the transfer stream, or NULL: copies run in order */
     ggml_backend_event_t free; /* what the compute stream was given before a pass is done */
     uint64_t held;       /* names the weights that the area keeps from pass to pass; 0: none */

@@ -5,6 +5,7 @@
 #include "backend/pieces.h"
 #include "backend/residency.h"
 #include "backend/stand_ins.h"
+#include "bind/family.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,10 +44,13 @@ struct ats_used_matrix ats_used_matrix_of(const struct ats_device *device,
     }
     const struct ggml_tensor *matrix = node->src[0];
     const struct ggml_tensor one = experts_of(matrix, 1);
+    const double flops = 2.0 * (double)matrix->ne[0] * (double)matrix->ne[1];
     return (struct ats_used_matrix){.n_experts = (uint32_t)matrix->ne[2],
                                     .n_used = (uint32_t)node->ne[1],
                                     .n_tokens = (uint32_t)node->ne[2],
                                     .expert_bytes = matrix->nb[2],
+                                    .flops = description->roots[root].may_share ? flops : 0,
+                                    .family = ats_family_of(matrix->type),
                                     .padding = ats_vram_bytes(device, &one) - matrix->nb[2]};
 }
 
@@ -231,6 +235,25 @@ static bool are_experts(const struct ats_used_step *step, int32_t *wrong)
     return true;
 }
 
+/* Gives the columns that the CPU has places of experts that the token does not use: kernels rely on
+ * a token's experts being different ones. There are as many places as it uses, at least. */
+static void fill_voids(int32_t *places, uint32_t n_used)
+{
+    int32_t next = 0;
+    for (uint32_t i = 0; i < n_used; i++) {
+        if (places[i] != ATS_USED_NONE) {
+            continue;
+        }
+        for (uint32_t k = 0; k < n_used; k++) { /* from the start again where one is taken */
+            if (places[k] == next) {
+                next++;
+                k = UINT32_MAX;
+            }
+        }
+        places[i] = next++;
+    }
+}
+
 /* Finds the places of what the tokens from `first` on use, and makes the lists of it. */
 static void find(struct ats_used_step *step, uint32_t first)
 {
@@ -247,12 +270,16 @@ static void find(struct ats_used_step *step, uint32_t first)
         .n_used = n_used,
         .n_experts = (int32_t)step->node->src[0]->ne[2],
         .slot_of = step->store != NULL ? step->store->slots.slot_of : NULL,
+        .left = step->share != NULL ? step->share->left : NULL,
         .gap = step->shape.gap,
         .room = step->shape.room,
     };
     ats_used_find(&query, found);
     for (size_t i = 0; i < (size_t)found->n_tokens * n_used; i++) {
         step->numbers[i] = found->place_of[step->numbers[i]];
+    }
+    for (uint32_t t = 0; step->share != NULL && t < found->n_tokens; t++) {
+        fill_voids(step->numbers + (size_t)t * n_used, n_used);
     }
     int32_t *slots = step->numbers + (size_t)step->matrix.n_tokens * n_used;
     for (uint32_t h = 0; h < found->n_hits; h++) {
@@ -336,19 +363,37 @@ static enum ggml_status compute(struct ats_stream *stream, struct ats_used_step 
     return ggml_backend_graph_compute_async(stream->accel, &step->product_graph);
 }
 
+/* What is left to the CPU. False: nothing, as the ids are no experts. */
+static bool choose_left(const struct ats_used_step *step)
+{
+    int32_t wrong = 0;
+    const bool good = are_experts(step, &wrong);
+    if (good) {
+        ats_share_choose_left(step->share);
+    } else {
+        ats_share_leave_nothing(step->share);
+    }
+    return good;
+}
+
 enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_plan *plan,
                               size_t split, struct ats_error *err)
 {
     const struct ats_plan_split *s = &plan->splits[split];
     struct ats_used_step *step = plan->promotions[s->first_promotion].used;
-    if (stream->staging.known_ids != step->ids) {
+    const bool is_first = stream->staging.known_ids != step->ids;
+    if (is_first) {
         ats_stream_wait(stream);
         if (stream->reports_errors && ats_accel_failed(stream->accel, err)) {
             return GGML_STATUS_FAILED;
         }
         stream->staging.known_ids = step->ids;
     }
+    const bool shares = is_first && step->share != NULL && choose_left(step);
     ats_promotions_ids_known(stream, plan, split);
+    if (shares) {
+        ats_share_keep_input(step->share);
+    }
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (step->listed != NULL && step->found.n_tokens > 0) { /* beside the copies of the others */
         ggml_backend_event_wait(stream->accel, step->listed);

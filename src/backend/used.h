@@ -10,6 +10,7 @@
 
 #include "backend/describe.h"
 #include "backend/experts.h"
+#include "backend/share.h"
 #include "plan/used.h"
 
 struct ats_graph_plan;
@@ -21,6 +22,7 @@ struct ats_used_step {
     struct ats_used_matrix matrix;
     struct ats_used_shape shape;
     struct ats_expert_store *store; /* borrowed; NULL: nothing of it is in slots */
+    struct ats_share *share;        /* borrowed; what the CPU takes of its layer, or NULL */
     struct ats_used found;
     int32_t *numbers; /* the lists; read until submitted */
 

@@ -75,7 +75,8 @@ static bool write_part(const struct plan_part *part, const char *path, struct at
     struct ats_replace file;
     errno = 0;
     const bool good = ats_replace_begin(&file, path) &&
-                      ats_replace_end(&file, ats_placement_print(file.out, l.units, l.n, l.where));
+                      ats_replace_end(&file, ats_placement_print(file.out, part->placement.staging,
+                                                                 l.units, l.n, l.where));
     if (!good) {
         ats_fail(err, "cannot write the plan %s: %s", path, strerror(errno));
     }

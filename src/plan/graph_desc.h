@@ -26,6 +26,10 @@ struct ats_op {
      * the experts (experts_region.h). It counts as the accelerator's; what it reads must be valid
      * on both sides. */
     uint32_t region;
+    /* 0, or the number of a stretch of operators of the accelerator of which the CPU computes some
+     * columns by itself, once all of them have been given (share.h). What they read from outside,
+     * weights that pass excepted, must be valid on both sides. */
+    uint32_t share;
     uint32_t ids; /* of a product with stacked experts: which of its reads has the columns' ids */
 };
 
@@ -44,8 +48,8 @@ struct ats_root {
     /* If promoted: its one reader takes only the experts that the pass uses (used.h), whatever the
      * pieces would be. */
     bool by_use;
-    size_t used_bytes;       /* of those that are expected */
-    uint32_t used_copies;    /* that they take: neighbours have one in common */
+    float used_us;           /* that those which are expected take to cross */
+    bool may_share;          /* and the CPU can take a share of its layer (share.h) */
     size_t used_place_bytes; /* in staging memory */
     /* The same, but it stays in staging memory from pass to pass (hold.h): nothing to wait for. */
     bool held;
@@ -61,18 +65,6 @@ static inline size_t ats_root_staged(const struct ats_root *root)
     return root->by_use         ? root->used_place_bytes
            : root->pieces.n > 1 ? root->piece_bytes
                                 : root->bytes;
-}
-
-/* The copies in which it crosses the link, as far as that is known ahead. */
-static inline uint32_t ats_root_copies(const struct ats_root *root)
-{
-    return root->by_use ? root->used_copies : 1;
-}
-
-/* And what crosses. */
-static inline size_t ats_root_crossing(const struct ats_root *root)
-{
-    return root->by_use ? root->used_bytes : root->bytes;
 }
 
 struct ats_graph_desc {

@@ -10,6 +10,7 @@
 #define ATS_PLAN_PLACEMENT_H
 
 #include "base/error.h"
+#include "plan/staging.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,7 +60,8 @@ struct ats_placement_table {
     struct ats_placement_entry *entries;
     size_t n_entries;
     size_t capacity;
-    char *source; /* file name, for messages */
+    struct ats_staging_way staging; /* that it was made for; no places: it does not say */
+    char *source;                   /* file name, for messages */
 };
 
 struct ats_rule {
@@ -94,10 +96,10 @@ bool ats_place(const struct ats_unit *units, size_t n, size_t budget, const stru
 size_t ats_place_shortfall(const struct ats_unit *units, size_t n, const struct ats_rule *rule,
                            const enum ats_where *where, size_t *bytes);
 
-/* Writes the plan in the form that ats_placement_read accepts. Returns false if
- * the stream reports an error. */
-bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
-                         const enum ats_where *where);
+/* Writes the plan in the form that ats_placement_read accepts; without places it does not say how
+ * staging memory is used. Returns false if the stream reports an error. */
+bool ats_placement_print(FILE *out, struct ats_staging_way staging, const struct ats_unit *units,
+                         size_t n, const enum ats_where *where);
 
 /* Reads a plan file. Fails with file, line and reason. */
 bool ats_placement_read(const char *path, struct ats_placement_table *table, struct ats_error *err);

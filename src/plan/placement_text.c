@@ -1,10 +1,12 @@
 /* The printed form of a placement, and its reader.
  *
  *   ats-plan 1
+ *   staging 3 pieces
  *   vram 4194304 blk.0.attn_q.weight
  *   host 9437184 blk.0.ffn_up.weight
  *
- * A line per tensor: where, bytes in VRAM, name. '#' starts a comment line. */
+ * A line per tensor: where, bytes in VRAM, name. '#' starts a comment line. How staging memory is
+ * used is a line that may be missing: places, and whether matrices pass in pieces or whole. */
 #include "plan/placement.h"
 
 #include "base/parse.h"
@@ -14,6 +16,7 @@
 #include <string.h>
 
 static const char header[] = "ats-plan 1";
+static const char staging_word[] = "staging ";
 
 static const char *const where_names[] = {
     [ATS_WHERE_HOST] = "host",
@@ -21,10 +24,13 @@ static const char *const where_names[] = {
     [ATS_WHERE_BOTH] = "both",
 };
 
-bool ats_placement_print(FILE *out, const struct ats_unit *units, size_t n,
-                         const enum ats_where *where)
+bool ats_placement_print(FILE *out, struct ats_staging_way staging, const struct ats_unit *units,
+                         size_t n, const enum ats_where *where)
 {
     fprintf(out, "%s\n", header);
+    if (staging.places > 0) {
+        fprintf(out, "%s%u %s\n", staging_word, staging.places, staging.whole ? "whole" : "pieces");
+    }
     for (size_t i = 0; i < n; i++) {
         fprintf(out, "%s %zu %s\n", where_names[where[i]], units[i].bytes, units[i].name);
     }
@@ -61,6 +67,22 @@ static bool parse_line(char *line, struct ats_placement_entry *entry, struct ats
     entry->bytes = (size_t)number;
     entry->name = strdup(rest);
     return entry->name != NULL || ats_fail(err, "out of memory");
+}
+
+/* "staging PLACES pieces|whole" behind the first word, in place. */
+static bool parse_staging(char *rest, struct ats_staging_way *staging, struct ats_error *err)
+{
+    const char *places = strsep(&rest, " ");
+    uint64_t number = 0;
+    if (rest == NULL || (strcmp(rest, "pieces") != 0 && strcmp(rest, "whole") != 0)) {
+        return ats_fail(err, "expected 'staging PLACES pieces|whole'");
+    }
+    if (!ats_parse_u64(places, ATS_STAGING_MOST_PLACES, &number, err)) {
+        return false;
+    }
+    *staging =
+        (struct ats_staging_way){.places = (unsigned)number, .whole = strcmp(rest, "whole") == 0};
+    return number > 0 || ats_fail(err, "staging memory has one place at least");
 }
 
 static bool append(struct ats_placement_table *table, struct ats_placement_entry entry,
@@ -109,7 +131,10 @@ static bool read_lines(FILE *in, const char *path, struct ats_placement_table *t
         }
         struct ats_placement_entry entry = {0};
         struct ats_error reason = {{0}};
-        ok = parse_line(line, &entry, &reason) && append(table, entry, &reason);
+        const size_t word = sizeof(staging_word) - 1;
+        ok = strncmp(line, staging_word, word) == 0
+                 ? parse_staging(line + word, &table->staging, &reason)
+                 : parse_line(line, &entry, &reason) && append(table, entry, &reason);
         if (!ok) {
             ats_fail(err, "%s, line %zu: %.300s", path, number, reason.text);
         }

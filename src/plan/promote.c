@@ -18,8 +18,8 @@ static float readers_us(const struct ats_graph_desc *graph, size_t root, enum at
 
 float ats_promotion_copy_us(const struct ats_promotion *rule, const struct ats_root *root)
 {
-    return rule->copy_latency_us * (float)ats_root_copies(root) +
-           (float)ats_root_crossing(root) / rule->link_bytes_per_us;
+    return root->by_use ? root->used_us
+                        : rule->copy_latency_us + (float)root->bytes / rule->link_bytes_per_us;
 }
 
 static bool is_faster(const struct ats_graph_desc *graph, const struct ats_promotion *rule,

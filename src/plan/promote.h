@@ -21,6 +21,7 @@
 #define ATS_PLAN_PROMOTE_H
 
 #include "plan/graph_desc.h"
+#include "plan/rates.h"
 
 enum ats_promotion_kind {
     ATS_PROMOTE_NONE,
@@ -47,6 +48,8 @@ struct ats_promotion {
     enum ats_used_kind used;
     bool tight_used;   /* for tests: places by use have room for two tokens at least, and no more */
     bool has_cpu_load; /* others slow the CPU down for a while */
+    const struct ats_plan_rates *share_rates; /* with which the CPU takes a share (share.h) of what
+                                                 passes by use; NULL: it takes none */
 };
 
 /* How long the root takes to cross. */

@@ -11,6 +11,7 @@ struct builder {
     bool promoting;          /* the operator before reads promoted weights that none read before */
     size_t promoted_bytes;   /* that the split begins to read */
     uint32_t region;         /* of the operator before */
+    uint32_t share;          /* likewise */
 };
 
 static bool is_promoted(const struct builder *b, uint32_t root, enum ats_side side)
@@ -92,17 +93,20 @@ static void begin_split(struct builder *b, uint32_t index, enum ats_side side)
     b->promoted_bytes = 0;
 }
 
-/* A split without operators that brings what the region at `first` reads to the CPU. */
-static void begin_region(struct builder *b, uint32_t first)
+/* A split without operators that brings what the region or stretch at `first` reads to the CPU. */
+static void begin_on_both(struct builder *b, uint32_t first)
 {
     struct ats_schedule *out = b->out;
-    const uint32_t region = b->graph->ops[first].region;
+    const struct ats_op *ops = b->graph->ops;
     begin_split(b, first, ATS_HOST);
-    for (uint32_t i = first; i < b->graph->n_ops && b->graph->ops[i].region == region; i++) {
-        const struct ats_op *op = &b->graph->ops[i];
-        for (uint32_t r = 0; r < op->n_reads; r++) {
-            const uint32_t root = b->graph->reads[op->first_read + r];
-            if (!b->graph->roots[root].sliced && !is_made_in_region(b, first, i, root)) {
+    for (uint32_t i = first; i < b->graph->n_ops && ops[i].region == ops[first].region &&
+                             ops[i].share == ops[first].share;
+         i++) {
+        for (uint32_t r = 0; r < ops[i].n_reads; r++) {
+            const uint32_t root = b->graph->reads[ops[i].first_read + r];
+            const struct ats_root *read = &b->graph->roots[root];
+            const bool is_there = read->sliced || (read->promoted && ops[first].share != 0);
+            if (!is_there && !is_made_in_region(b, first, i, root)) {
                 require(b, root, ATS_HOST);
             }
         }
@@ -169,15 +173,28 @@ static void add_alone(struct builder *b, uint32_t index, uint32_t root)
     b->promoting = false;
 }
 
+/* Ends the split with the operator if it is the last of a stretch that the CPU shares. */
+static void end_share(struct builder *b, uint32_t index)
+{
+    const struct ats_op *ops = b->graph->ops;
+    const bool is_last = index + 1 == b->graph->n_ops || ops[index + 1].share != ops[index].share;
+    if (ops[index].share != 0 && is_last) {
+        b->out->splits[b->out->n_splits - 1].share = ops[index].share;
+        b->split = NULL;
+        b->promoting = false;
+    }
+}
+
 static void add_op(struct builder *b, uint32_t index, enum ats_side side)
 {
     const struct ats_op *op = &b->graph->ops[index];
-    if (op->region != b->region) {
-        if (op->region != 0) {
-            begin_region(b, index);
+    if (op->region != b->region || op->share != b->share) {
+        if (op->region != 0 || op->share != 0) {
+            begin_on_both(b, index);
         }
         b->split = NULL;
         b->region = op->region;
+        b->share = op->share;
     }
     const int32_t alone = ats_alone_read(b->graph, op, side);
     if (alone != ATS_NO_ROOT) {
@@ -256,6 +273,7 @@ bool ats_schedule_build(const struct ats_graph_desc *graph, const enum ats_side 
     memset(b.promotion, -1, (graph->n_roots + 1) * sizeof(*b.promotion));
     for (size_t i = 0; i < graph->n_ops; i++) {
         add_op(&b, (uint32_t)i, sides[i]);
+        end_share(&b, (uint32_t)i);
     }
     free(b.promotion);
     return true;

@@ -18,7 +18,8 @@
  * if the CPU lacks the ids of its columns, a split of the CPU without operators has their copy.
  *
  * A region (graph_desc.h) is a split of its own. If the CPU lacks what it reads, a split of the CPU
- * without operators comes before it, which has the copies.
+ * without operators comes before it, which has the copies. So it does before a stretch of which the
+ * CPU computes a share, which ends with a split.
  *
  * Copies are made at the beginning of the split that reads them. That is safe
  * with recycled memory: both sides use one layout, and a root occupies its
@@ -42,6 +43,7 @@ struct ats_split {
     uint32_t piece;    /* of the promoted matrix that its one operator reads in pieces */
     uint32_t n_pieces; /* 0: none is */
     bool by_use;       /* its one operator takes of its matrix what the pass uses (used.h) */
+    uint32_t share;    /* the stretch of operators that ends with it (graph_desc.h); 0: none does */
 };
 
 /* A promoted weight, in the order of first reading. */

@@ -31,10 +31,15 @@ struct ats_staged {
  * and up are read together). With room for two copies run less far ahead, and more of the model
  * stays in VRAM; with many, which are for pieces, more of it crosses beside the CPU while the
  * accelerator does not need it yet: which is faster is for a prediction to say. */
-enum { ATS_STAGING_PLACES = 3, ATS_STAGING_FEW_PLACES = 2, ATS_STAGING_MANY_PLACES = 8 };
+enum {
+    ATS_STAGING_PLACES = 3,
+    ATS_STAGING_FEW_PLACES = 2,
+    ATS_STAGING_MANY_PLACES = 8,
+    ATS_STAGING_MOST_PLACES = 64, /* that a plan file may ask for */
+};
 
-/* How staging memory is used. Whole matrices take more of it than pieces; but what stays in it, or
- * crosses beside the CPU, is whole, and copies of pieces are shorter: a prediction says again. */
+/* How staging memory is used. Whole matrices take more of it than pieces; but what stays in it is
+ * whole, and copies of pieces are shorter: a prediction says again. */
 struct ats_staging_way {
     unsigned places;
     bool whole; /* matrices pass as a whole, and not in pieces (pieces.h) */

@@ -2,6 +2,7 @@
 
 #include "cost/routing.h"
 #include "plan/experts.h"
+#include "plan/share.h"
 
 /* Layers of the routing's model that are averaged. */
 enum { LAYERS = 4 };
@@ -146,6 +147,30 @@ static uint32_t runs_of(uint32_t n_experts, uint32_t n)
     return (uint32_t)((uint64_t)n * (n_experts - n + 1) / n_experts) + (n > 0);
 }
 
+/* How many of those that are expected the CPU computes with, and the time that the others take to
+ * cross meanwhile. */
+static uint32_t left_to_cpu(const struct ats_promotion *rule, const struct ats_used_matrix *m,
+                            uint32_t expected, double *us)
+{
+    const uint32_t n_copies = runs_of(m->n_experts, expected);
+    *us = (double)rule->copy_latency_us * n_copies +
+          (double)(expected * m->expert_bytes) / (double)rule->link_bytes_per_us;
+    if (rule->share_rates == NULL || m->flops <= 0 || expected == 0) {
+        return 0;
+    }
+    const uint64_t columns = (uint64_t)m->n_tokens * m->n_used;
+    const struct ats_share_costs costs =
+        ats_share_costs_of(rule->share_rates, m->family, (double)m->expert_bytes,
+                           (double)n_copies / expected, m->flops);
+    const double share = ats_share_expected(&costs, expected, columns);
+    if (share <= 0) {
+        return 0;
+    }
+    *us *= 1 - share;
+    *us = *us / (double)costs.beside;
+    return (uint32_t)(expected * share);
+}
+
 /* Sets what passes by use; returns how many. */
 static size_t take(const struct ats_promotion *rule, const struct ats_partition_costs *costs,
                    const bool *candidates, const struct ats_used_matrix *matrices,
@@ -166,10 +191,11 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
             expected = ats_used_expected(m->n_experts, m->n_used, m->n_tokens);
             asked = m;
         }
-        roots[r].by_use = ats_used_shape_make(m, rule, costs, expected, &shapes[r]);
+        double us = 0;
+        const uint32_t n_come = expected - left_to_cpu(rule, m, expected, &us);
+        roots[r].by_use = ats_used_shape_make(m, rule, costs, n_come, &shapes[r]);
         if (roots[r].by_use) {
-            roots[r].used_bytes = expected * m->expert_bytes;
-            roots[r].used_copies = runs_of(m->n_experts, expected);
+            roots[r].used_us = (float)us;
             roots[r].used_place_bytes = shapes[r].place_bytes;
             n++;
         }
@@ -216,7 +242,10 @@ static void place(const struct ats_used_query *query, uint32_t n_tokens, struct 
         used->place_of[e] = ATS_USED_NONE;
     }
     for (size_t i = 0; i < (size_t)n_tokens * query->n_used; i++) {
-        used->place_of[query->ids[i]] = 0;
+        const int32_t expert = query->ids[i];
+        if (query->left == NULL || !query->left[expert] || i < query->n_used) {
+            used->place_of[expert] = 0;
+        }
     }
     for (int32_t e = 0; e < n_experts; e++) {
         if (used->place_of[e] != ATS_USED_NONE && is_hit(query, e)) {

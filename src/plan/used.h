@@ -9,8 +9,9 @@
  *   by use: max(sum_v c(v), g') + sum_u (c(u) + s) + g - g' + h
  *
  * over all weights w that pass, of which u pass by use and v do not; c is the time of a copy, of
- * what is used of u alone; s that of a change of sides; g the accelerator's time of the pass, of
- * which g' is for what reads no u, and h the CPU's for what does not pass.
+ * what is used of u alone, and not left to the CPU (share.h); s that of a change of sides; g the
+ * accelerator's time of the pass, of which g' is for what reads no u, and h the CPU's for what does
+ * not pass.
  *
  * The experts that come lie one behind the other in staging memory, and the ids of the columns are
  * those of their places there.
@@ -45,6 +46,8 @@ struct ats_used_matrix {
     uint32_t n_tokens;
     size_t expert_bytes;
     size_t padding; /* that an accelerator reads behind the last one */
+    double flops;   /* of a column, if the CPU may take a share of its layer (share.h); else 0 */
+    enum ats_type_family family;
 };
 
 /* How a matrix passes by use. */
@@ -71,7 +74,7 @@ double ats_used_pass_us(const struct ats_graph_desc *graph, const struct ats_pro
 
 /* Has candidates pass by use, those that can, if the rule wants it or the pass is faster then, and
  * chooses what is promoted anew: `promoted` is the choice without. `roots` are the graph's, whose
- * by_use, used_bytes and used_place_bytes it sets; `matrices` and `shapes`, the result of those
+ * by_use, used_us and used_place_bytes it sets; `matrices` and `shapes`, the result of those
  * that pass by use, are by root. */
 void ats_prefer_used(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                      const struct ats_partition_costs *costs, const bool *candidates,
@@ -88,6 +91,9 @@ struct ats_used_query {
     uint32_t n_used;
     int32_t n_experts;
     const int32_t *slot_of; /* by expert: ATS_EXPERT_NONE if it is in no slot; or NULL: none is */
+    /* By expert: the CPU computes with it (share.h), so it needs no place; or NULL. Those of the
+     * first token have places all the same: so each token finds as many as it uses. */
+    const bool *left;
     int32_t gap;   /* experts between two that are copied that are copied too, to have one copy */
     uint32_t room; /* places; at least n_used times (gap + 1) */
 };

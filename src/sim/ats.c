@@ -5,6 +5,7 @@
 #include "plan/partition.h"
 #include "plan/promote.h"
 #include "plan/schedule.h"
+#include "plan/share.h"
 #include "plan/sides.h"
 #include "plan/staging.h"
 #include "plan/used.h"
@@ -13,6 +14,7 @@
 #include "sim/op_time.h"
 #include "sim/pieces.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* Places in staging memory begin at multiples of this, as on ggml's devices. */
@@ -24,6 +26,14 @@ static const double MAX_STAGED_BYTES = 64 << 10;
 
 /* No action to wait for. */
 enum { NO_ACTION = -1, NO_LAYER = -1 };
+
+/* What is left to the CPU of a layer whose experts pass by use (plan/share.h). */
+struct left {
+    double n;      /* experts */
+    double us;     /* that they take */
+    double bytes;  /* that it reads of them */
+    double result; /* bytes of their columns of the result */
+};
 
 struct emitter {
     const struct ats_sim_setting *setting;
@@ -49,6 +59,7 @@ struct emitter {
     bool in_flight;              /* the host has not waited for it */
     struct ats_used_shape *used; /* by root */
     int32_t known_layer;         /* whose experts' ids the host knows, or NO_LAYER */
+    struct left left;            /* what the CPU computes of them */
     int32_t unit;
 };
 
@@ -167,7 +178,9 @@ static bool prefer_used(struct emitter *e, const struct ats_promotion *rule, con
                     .n_experts = (uint32_t)u->n_experts,
                     .n_used = (uint32_t)u->n_used,
                     .n_tokens = (uint32_t)ats_model_rows(u, e->pass),
-                    .expert_bytes = (size_t)(m->tensors[t].bytes / u->n_experts)};
+                    .expert_bytes = (size_t)(m->tensors[t].bytes / u->n_experts),
+                    .flops = 2.0 * (double)m->tensors[t].ne[0] * (double)m->tensors[t].ne[1],
+                    .family = m->tensors[t].family};
             }
         }
     }
@@ -182,13 +195,14 @@ static bool prefer_used(struct emitter *e, const struct ats_promotion *rule, con
 static bool promote(struct emitter *e, const bool *candidates, bool *chosen, size_t *n)
 {
     const struct ats_partition_costs *costs = &e->rates.costs;
-    const struct ats_promotion rule = {.kind = ATS_PROMOTE_FASTER,
-                                       .copy_latency_us = costs->copy_latency_us,
-                                       .link_bytes_per_us = costs->link_bytes_per_us,
-                                       .serial = !e->ahead,
-                                       .most_bytes = ring_bytes(e) / 2,
-                                       .most_used_bytes =
-                                           ring_bytes(e) - ring_bytes(e) / ATS_USED_REST};
+    const struct ats_promotion rule = {
+        .kind = ATS_PROMOTE_FASTER,
+        .copy_latency_us = costs->copy_latency_us,
+        .link_bytes_per_us = costs->link_bytes_per_us,
+        .serial = !e->ahead,
+        .most_bytes = ring_bytes(e) / 2,
+        .most_used_bytes = ring_bytes(e) - ring_bytes(e) / ATS_USED_REST,
+        .share_rates = e->placement->scratch_bytes > 0 ? &e->rates : NULL};
     cut(e);
     ats_promote(&e->graph.desc, &rule, candidates, chosen);
     if (!e->without_use && !prefer_used(e, &rule, candidates, chosen)) {
@@ -203,6 +217,11 @@ static bool promote(struct emitter *e, const bool *candidates, bool *chosen, siz
     return true;
 }
 
+static size_t aligned(uint64_t bytes)
+{
+    return (size_t)((bytes + STAGING_ALIGNMENT - 1) / STAGING_ALIGNMENT * STAGING_ALIGNMENT);
+}
+
 /* Nothing comes in pieces then, so that scratch is free. */
 static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
 {
@@ -213,7 +232,7 @@ static bool hold(struct emitter *e, const bool *candidates, bool *chosen)
         const uint32_t t = (uint32_t)m->weights[i];
         if (candidates[t]) {
             weights[n++] = (struct ats_holdable){
-                .name = m->tensors[t].name, .bytes = (size_t)m->tensors[t].bytes, .root = t};
+                .name = m->tensors[t].name, .bytes = aligned(m->tensors[t].bytes), .root = t};
         }
     }
     const bool good =
@@ -449,10 +468,11 @@ static int32_t copy_used(struct emitter *e, const struct ats_staged *staged,
     const struct ats_model_unit *u = unit_of(e, staged->first_split);
     const double rows = ats_model_rows(u, e->pass);
     const double hits = hits_of(e, staged);
-    const double n = e->routing->distinct[u->layer] - hits;
+    const double used = e->routing->distinct[u->layer] - hits;
+    const double n = used > e->left.n ? used - e->left.n : 0;
     /* without slots they are counted; else as if drawn at random */
-    const double runs =
-        hits > 0 ? n * (u->n_experts - n + 1) / u->n_experts : e->routing->groups[u->layer];
+    const double runs = hits > 0 || e->left.n > 0 ? n * (u->n_experts - n + 1) / u->n_experts
+                                                  : e->routing->groups[u->layer];
     add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
                                    .queue = queue,
                                    .bytes = rows * u->n_used * sizeof(int32_t),
@@ -670,14 +690,84 @@ static void emit_region(struct emitter *e, const struct ats_split *split)
     }
 }
 
+/* Whether the split is one of the layer's by use. */
+static bool is_by_use_in(const struct emitter *e, size_t index, int32_t layer)
+{
+    return e->schedule.splits[index].by_use && unit_of(e, (uint32_t)index)->layer == layer;
+}
+
+static bool is_last_by_use(const struct emitter *e, size_t index)
+{
+    const int32_t layer = unit_of(e, (uint32_t)index)->layer;
+    for (size_t i = index + 1; i < e->schedule.n_splits; i++) {
+        if (is_by_use_in(e, i, layer)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* What the CPU takes of the layer whose first split by use this is, if columns are spread evenly
+ * over the experts: with fewer for some than for others it takes more. */
+static struct left left_to_cpu(const struct emitter *e, size_t index)
+{
+    const struct ats_model *m = e->setting->model;
+    const struct ats_model_unit *u = unit_of(e, (uint32_t)index);
+    double bytes = 0;
+    double flops = 0;
+    double n_parts = 0;
+    for (size_t i = index; i < e->schedule.n_splits; i++) {
+        if (is_by_use_in(e, i, u->layer)) {
+            const uint32_t root =
+                e->schedule.promotions[e->schedule.splits[i].first_promotion].root;
+            bytes += (double)m->tensors[root].bytes / u->n_experts;
+            flops += 2.0 * (double)m->tensors[root].ne[0] * (double)m->tensors[root].ne[1];
+            n_parts += 1;
+        }
+    }
+    const struct ats_share_costs costs = ats_share_costs_of(
+        &e->rates,
+        m->tensors[e->schedule.promotions[e->schedule.splits[index].first_promotion].root].family,
+        bytes, n_parts, flops);
+    const double used = e->routing->distinct[u->layer];
+    const double columns = (double)ats_model_rows(u, e->pass) * u->n_used;
+    const double n = used - hits_of(e, &e->staged[e->schedule.splits[index].first_promotion]);
+    const double each = used > 0 ? columns / used : 0;
+    const double column_bytes = (double)m->params.n_embd * sizeof(float);
+    const double most = (double)e->placement->scratch_bytes / (column_bytes + sizeof(int32_t));
+    const double wanted = n * ats_share_expected(&costs, (uint32_t)n, (uint64_t)(each * n));
+    const double left = each * wanted > most ? most / each : wanted;
+    const double us =
+        fmax((double)costs.read_us, (each + (double)costs.half) * (double)costs.column_us);
+    return (struct left){
+        .n = left, .us = left * us, .bytes = left * bytes, .result = left * each * column_bytes};
+}
+
+/* The CPU's columns, and the accelerator's kernel that puts them to their places. */
+static void finish_share(struct emitter *e)
+{
+    if (e->left.n > 0) {
+        add(e,
+            (struct ats_sim_action){.kind = ATS_SIM_CPU, .us = e->left.us, .bytes = e->left.bytes});
+        copy_bytes(e, e->left.result, ATS_ACCEL, false);
+        move(e, 2 * e->left.result, ATS_SIM_COMPUTE_STREAM);
+    }
+}
+
 /* The host learns which experts the layer uses: a split of its own in the backend. */
 static void learn_ids(struct emitter *e, size_t index)
 {
     const struct ats_model_unit *u = unit_of(e, (uint32_t)index);
-    const double bytes = (double)ats_model_rows(u, e->pass) * u->n_experts * sizeof(int32_t);
+    const double rows = (double)ats_model_rows(u, e->pass);
+    const double bytes = rows * u->n_experts * sizeof(int32_t);
     if (u->layer != e->known_layer) {
+        e->left = e->placement->scratch_bytes > 0 ? left_to_cpu(e, index) : (struct left){0};
         begin_split(e);
         copy_bytes(e, bytes, ATS_HOST, bytes <= MAX_STAGED_BYTES);
+        if (e->left.n > 0) {
+            copy_bytes(e, rows * (double)e->setting->model->params.n_embd * sizeof(float), ATS_HOST,
+                       false);
+        }
         wait_for_accel(e);
         e->known_layer = u->layer;
     }
@@ -710,6 +800,9 @@ static void emit_split(struct emitter *e, size_t index)
     e->done[index] = e->last_action;
     if (!e->holds && e->ahead) {
         copy_ahead(e, index + 1);
+    }
+    if (split->by_use && is_last_by_use(e, index)) {
+        finish_share(e);
     }
 }
 

@@ -308,6 +308,9 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     if (!ats_sim_listing_make(s, &l)) {
         return ats_fail(err, "out of memory for a placement");
     }
+    if (rule->kind == ATS_RULE_TABLE && p->staging.places == 0) {
+        p->staging = rule->table->staging; /* as the backend does (backend/decide.h) */
+    }
     const uint64_t budget = ats_sim_reserve(s, p);
     enum ats_where *where = calloc(l.n + 1, sizeof(where[0]));
     bool good = where != NULL || ats_fail(err, "out of memory for a placement");
@@ -318,10 +321,10 @@ static bool place_by_rule(const struct ats_sim_setting *s, const struct ats_rule
     }
     good = good && ats_place(l.units, l.n, (size_t)budget, rule, where, err);
     size_t short_bytes = 0;
-    if (good && rule->kind == ATS_RULE_TABLE && p->staging.places == 0 &&
+    if (good && rule->kind == ATS_RULE_TABLE && p->staging.places != ATS_STAGING_FEW_PLACES &&
         ats_place_shortfall(l.units, l.n, rule, where, &short_bytes) > 0) {
         /* as the backend finds out (backend/decide.h) */
-        p->staging.places = ATS_STAGING_FEW_PLACES;
+        p->staging = (struct ats_staging_way){.places = ATS_STAGING_FEW_PLACES};
         good = ats_place(l.units, l.n, (size_t)ats_sim_reserve(s, p), rule, where, err);
     }
     if (good) {

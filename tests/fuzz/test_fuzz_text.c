@@ -202,8 +202,9 @@ static void test_plan_files(void **state)
     size_t accepted = 0;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         struct ats_rng rng = test_rng(round);
-        struct text t = text_of("ats-plan 1\n# a comment\nvram 4096 blk.0.attn_q.weight\n"
-                                "host 65536 blk.1.ffn_up_exps.weight\nboth 1024 cache_k_l0\n");
+        struct text t =
+            text_of("ats-plan 1\n# a comment\nstaging 3 whole\nvram 4096 blk.0.attn_q.weight\n"
+                    "host 65536 blk.1.ffn_up_exps.weight\nboth 1024 cache_k_l0\n");
         mutate(&t, &rng);
         write_file(&t);
         struct ats_placement_table table;

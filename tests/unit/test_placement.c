@@ -439,7 +439,9 @@ static void test_print_and_read_back(void **state)
         }
         FILE *out = fopen(path, "w");
         assert_non_null(out);
-        assert_true(ats_placement_print(out, u.units, u.n, where));
+        const struct ats_staging_way way = {.places = (unsigned)ats_rng_below(&rng, 4),
+                                            .whole = test_chance(&rng, 50)};
+        assert_true(ats_placement_print(out, way, u.units, u.n, where));
         assert_int_equal(fclose(out), 0);
         struct ats_placement_table table;
         struct ats_error err = {{0}};
@@ -447,6 +449,8 @@ static void test_print_and_read_back(void **state)
             fail_msg("%s", err.text);
         }
         assert_int_equal(table.n_entries, u.n);
+        assert_int_equal(table.staging.places, way.places);
+        assert_int_equal(table.staging.whole, way.places > 0 && way.whole);
         const struct ats_rule rule = {.kind = ATS_RULE_TABLE, .table = &table};
         enum ats_where back[MAX_UNITS];
         assert_true(ats_place(u.units, u.n, SIZE_MAX, &rule, back, &err));
@@ -467,7 +471,7 @@ static void test_print_says_when_it_cannot_write(void **state)
     FILE *full = fopen("/dev/full", "w");
     assert_non_null(full);
     setvbuf(full, NULL, _IONBF, 0);
-    assert_false(ats_placement_print(full, &unit, 1, &where));
+    assert_false(ats_placement_print(full, (struct ats_staging_way){0}, &unit, 1, &where));
     fclose(full);
 }
 
@@ -536,6 +540,11 @@ static void test_bad_files(void **state)
         {"ats-plan 1\nvram -1 a\n", "'-1'"},
         {"ats-plan 1\nvram 10.5 a\n", "'10.5'"},
         {"ats-plan 1\nvram 99999999999999999999 a\n", "line 2"},
+        {"ats-plan 1\nstaging 3\n", "line 2"},
+        {"ats-plan 1\nstaging 3 parts\n", "pieces|whole"},
+        {"ats-plan 1\nstaging x whole\n", "'x'"},
+        {"ats-plan 1\nstaging 0 whole\n", "one place"},
+        {"ats-plan 1\nstaging 65 whole\n", "line 2"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         write_text(cases[i].text);

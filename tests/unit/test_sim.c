@@ -548,11 +548,15 @@ static void test_experts_by_use(void **state)
     (void)state;
     enum { LAYERS = 4, TOKENS = 32, USED = 8, EXPERTS = 128 };
     struct ats_model *m = toy_qwen3moe(LAYERS);
-    const struct ats_sim_machine machine = round_machine();
+    struct ats_sim_machine machine = round_machine();
     struct ats_sim_setting s = setting_of(m, &machine);
     s.vram_bytes = UINT64_C(1150) << 20;
     struct ats_error err;
     struct ats_sim_phase phase;
+    const struct ats_sim_use shared = prefill(&s, "ats-async", TOKENS);
+    for (int i = 0; i < ATS_FAMILIES; i++) { /* too slow for a share */
+        machine.cpu.matmul_tflops[i] = 1e-4;
+    }
     struct ats_sim_run *run = start(&s, "ats-async");
     const struct ats_sim_placement *p = ats_sim_run_placement(run);
     double expected = 0;
@@ -583,6 +587,9 @@ static void test_experts_by_use(void **state)
     /* besides, the input of 2048 values per token, a mask and positions */
     assert_true(phase.use.bytes[ATS_TO_DEVICE] >= expected);
     assert_true(phase.use.bytes[ATS_TO_DEVICE] <= expected + 2 * TOKENS * 2048 * 4.0);
+    /* a CPU that is faster takes a share: less crosses */
+    assert_true(shared.bytes[ATS_TO_DEVICE] < 0.95 * phase.use.bytes[ATS_TO_DEVICE]);
+    assert_true(shared.us < phase.use.us);
     ats_model_free(m);
 }
 

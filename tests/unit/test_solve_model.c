@@ -183,7 +183,9 @@ static double session_of(const struct ats_decision *d, const char *name)
 }
 
 static size_t n_sliced; /* decisions that knew of experts by slice */
-static size_t n_few;    /* with less staging memory */
+static size_t n_few;    /* with less staging memory, */
+static size_t n_many;   /* with more, */
+static size_t n_whole;  /* and without pieces */
 
 /* The chosen plan fits, no candidate is predicted to be faster by more than what counts as equal
  * (0.1 %), and it has more splits than the placement by layers only if it is faster. */
@@ -200,9 +202,15 @@ static void check_decision(const struct ats_sim_setting *s, const struct ats_wor
     assert_true(p.used_bytes <= s->vram_bytes);
     assert_int_equal(p.used_bytes, chosen->used_bytes);
     assert_int_equal(p.staging.places, d->staging.places);
+    assert_int_equal(p.staging.whole, d->staging.whole);
     if (p.staging.places == ATS_STAGING_FEW_PLACES) {
         assert_true(p.staging_bytes > 0);
         n_few++;
+    }
+    n_many += p.staging.places == ATS_STAGING_MANY_PLACES;
+    n_whole += p.staging.whole;
+    if (p.staging.whole) {
+        assert_int_equal(p.scratch_bytes, 0); /* nothing comes in pieces */
     }
     for (size_t i = 0; i < d->n; i++) {
         assert_true(d->candidates[i].used_bytes <= s->vram_bytes);
@@ -272,7 +280,9 @@ static void test_decisions_on_models(void **state)
     check_model(toy_llama(8, 4096, 14336));
     check_model(two_matrices());
     assert_true(n_sliced > 0);
-    assert_true(n_few > 0);
+    printf("staging memory: %zu with fewer places, %zu with many, %zu with whole matrices\n", n_few,
+           n_many, n_whole);
+    assert_true(n_few > 0 && n_whole > 0);
 }
 
 /* Any machine, any session. */

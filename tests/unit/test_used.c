@@ -9,6 +9,7 @@
 #include "cost/routing.h"
 #include "plan/experts.h"
 #include "plan/schedule.h"
+#include "plan/share.h"
 #include "plan/used.h"
 #include "seed.h"
 
@@ -67,6 +68,7 @@ struct question {
     struct ats_used_query query;
     int32_t ids[MOST_IDS];
     int32_t slot_of[MOST_EXPERTS];
+    bool left[MOST_EXPERTS];
 };
 
 /* A small one, with room for at least one token. */
@@ -84,6 +86,7 @@ static void draw(struct ats_rng *rng, struct question *q)
         .n_used = n_used,
         .n_experts = n_experts,
         .slot_of = test_chance(rng, 30) ? NULL : q->slot_of,
+        .left = test_chance(rng, 50) ? NULL : q->left,
         .gap = gap,
         .room = (uint32_t)test_between(rng, least, least + MOST_EXPERTS),
     };
@@ -92,13 +95,16 @@ static void draw(struct ats_rng *rng, struct question *q)
     }
     for (int32_t e = 0; e < n_experts; e++) {
         q->slot_of[e] = test_chance(rng, 30) ? (int32_t)ats_rng_below(rng, 1000) : ATS_EXPERT_NONE;
+        q->left[e] = test_chance(rng, 40);
     }
 }
 
+/* By a column that is not left to the CPU, or is the first token's. */
 static bool is_used(const struct ats_used_query *q, uint32_t n_tokens, int32_t expert)
 {
     for (size_t i = 0; i < (size_t)n_tokens * q->n_used; i++) {
-        if (q->ids[i] == expert) {
+        const bool is_left = q->left != NULL && q->left[expert] && i >= q->n_used;
+        if (q->ids[i] == expert && !is_left) {
             return true;
         }
     }
@@ -298,8 +304,7 @@ static void test_choice_by_hand(void **state)
     const bool candidates[4] = {true};
     assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates), 42, 1e-3);
     s.roots[0].by_use = true;
-    s.roots[0].used_bytes = (size_t)n << 20;
-    s.roots[0].used_copies = 1;
+    s.roots[0].used_us = 10 + (float)n;
     assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates),
                        45 + (float)n, 1e-3);
     struct ats_promotion serial = rule;
@@ -314,7 +319,8 @@ static void test_choice_by_hand(void **state)
     larger.most_bytes *= 8;
     assert_true(prefers(&s, &larger, TOKENS, &shape));
     /* of n of 32 that are drawn at random, each begins a copy but behind another of them */
-    assert_int_equal(s.roots[0].used_copies, n * (33 - n) / 32 + 1);
+    const float n_copies = (float)(n * (33 - n) / 32 + 1);
+    assert_float_equal(s.roots[0].used_us, 10 * n_copies + (float)n, 1e-3);
     /* place: 64 MiB are for two; lists of ids and 32 slots */
     assert_int_equal(shape.room, 31);
     assert_int_equal(shape.gap, 6); /* a copy begins in the time of 10 MiB; but a token uses 4 */
@@ -346,6 +352,53 @@ static void test_choice_by_hand(void **state)
     assert_int_equal(shape.gap, 1);
 }
 
+/* Half of the experts are left to the CPU, which reads them as fast as the link brings others,
+ * beside it too: these take half of the time, and fit where all would not. Without flops nothing is
+ * left. */
+static void test_choice_with_share(void **state)
+{
+    (void)state;
+    enum { TOKENS = ATS_USED_LEAST_IF_FASTER };
+    struct small s;
+    struct ats_used_shape shape;
+    struct ats_plan_rates rates = ats_plan_rates_assumed;
+    rates.side[ATS_HOST].vram_gbps[ATS_FAMILY_Q4] = 1.048576;
+    rates.side[ATS_HOST].matmul_tflops[ATS_FAMILY_Q4] = 1;
+    rates.side[ATS_HOST].matmul_half_batch = 0;
+    rates.costs = costs;
+    rates.costs.split_us = 0;
+    rates.costs.copy_latency_us = 0;
+    rates.costs.link_bytes_per_us = 1048.576F;
+    rates.costs.link_beside_cpu_bytes_per_us = 1048.576F;
+    struct ats_promotion how = rule;
+    how.kind = ATS_PROMOTE_ALL;
+    how.share_rates = &rates;
+    const uint32_t n = ats_used_expected(32, 4, TOKENS);
+    how.most_used_bytes = ((size_t)n - 1) << 20;
+    const bool candidates[4] = {true};
+    for (int round = 0; round < 2; round++) {
+        bool promoted[4] = {true};
+        struct ats_used_shape shapes[4] = {{0}};
+        const struct ats_used_matrix matrices[4] = {{.n_experts = 32,
+                                                     .n_used = 4,
+                                                     .n_tokens = TOKENS,
+                                                     .expert_bytes = (size_t)1 << 20,
+                                                     .flops = round == 0 ? 1000 : 0,
+                                                     .family = ATS_FAMILY_Q4}};
+        make_small(&s, 5);
+        ats_prefer_used(&s.graph, &how, &rates.costs, candidates, matrices, s.roots, shapes,
+                        promoted);
+        assert_int_equal(s.roots[0].by_use, round == 0);
+        shape = shapes[0];
+    }
+    make_small(&s, 5);
+    const struct ats_share_costs each = ats_share_costs_of(&rates, ATS_FAMILY_Q4, 1 << 20, 1, 1000);
+    assert_float_equal(each.link_us, 1000, 0.1);
+    assert_float_equal(each.read_us, 1000, 0.1);
+    assert_float_equal(ats_share_expected(&each, n, (uint64_t)TOKENS * 4), 0.5, 1e-3);
+    assert_int_equal(shape.room, 0); /* of the round without */
+}
+
 static void test_splits(void **state)
 {
     (void)state;
@@ -375,12 +428,73 @@ static void test_splits(void **state)
     ats_schedule_free(&schedule);
 }
 
+/* A norm makes the input, a router the ids; gate and down pass by use, with a bias behind gate that
+ * is on both sides, and one behind down; then all is combined. The CPU shares from gate to the last
+ * bias. */
+static void test_splits_of_share(void **state)
+{
+    (void)state;
+    enum { INPUT, IDS, GATE, DOWN, BIAS, GATED, BIASED, PRODUCT, RESULT, COMBINED, N_ROOTS };
+    enum { NORM, ROUTE, MUL_GATE, ADD, MUL_DOWN, ADD_LAST, COMBINE, N_OPS };
+    static const uint32_t reads[] = {/* route */ INPUT,
+                                     /* gate */ GATE,     INPUT,  IDS,
+                                     /* add */ GATED,     BIAS,
+                                     /* down */ DOWN,     BIASED, IDS,
+                                     /* last */ PRODUCT,  BIAS,
+                                     /* combine */ RESULT};
+    struct ats_op ops[N_OPS] = {
+        [NORM] = {.first_read = 0, .n_reads = 0, .write = INPUT},
+        [ROUTE] = {.first_read = 0, .n_reads = 1, .write = IDS},
+        [MUL_GATE] = {.first_read = 1, .n_reads = 3, .write = GATED, .ids = 2, .share = 1},
+        [ADD] = {.first_read = 4, .n_reads = 2, .write = BIASED, .share = 1},
+        [MUL_DOWN] = {.first_read = 6, .n_reads = 3, .write = PRODUCT, .ids = 2, .share = 1},
+        [ADD_LAST] = {.first_read = 9, .n_reads = 2, .write = RESULT, .share = 1},
+        [COMBINE] = {.first_read = 11, .n_reads = 1, .write = COMBINED},
+    };
+    struct ats_root roots[N_ROOTS] = {
+        [GATE] = {.bytes = 8, .home = ATS_ON(ATS_ACCEL), .promoted = true, .by_use = true},
+        [DOWN] = {.bytes = 8, .home = ATS_ON(ATS_ACCEL), .promoted = true, .by_use = true},
+        [BIAS] = {.bytes = 8, .home = ATS_ON_BOTH},
+    };
+    enum ats_side sides[N_OPS];
+    for (int i = 0; i < N_OPS; i++) {
+        ops[i].supported = ATS_ON_BOTH;
+        sides[i] = ATS_ACCEL;
+    }
+    const struct ats_graph_desc graph = {
+        .ops = ops, .n_ops = N_OPS, .reads = reads, .roots = roots, .n_roots = N_ROOTS};
+    struct ats_schedule schedule;
+    assert_true(ats_schedule_build(&graph, sides, &schedule));
+    /* norm and router; input and ids to the CPU; gate; bias; down; the last bias; the rest */
+    assert_int_equal(schedule.n_splits, 7);
+    const struct ats_split *brings = &schedule.splits[1];
+    assert_true(brings->side == ATS_HOST && brings->n_ops == 0);
+    assert_int_equal(brings->n_copies, 2);
+    assert_int_equal(schedule.copies[brings->first_copy], INPUT);
+    assert_int_equal(schedule.copies[brings->first_copy + 1], IDS);
+    assert_int_equal(schedule.needs[BIAS], ATS_ON_BOTH);
+    for (size_t i = 0; i < schedule.n_splits; i++) {
+        assert_int_equal(schedule.splits[i].share, i == 5 ? 1 : 0);
+        assert_int_equal(schedule.splits[i].by_use, i == 2 || i == 4);
+    }
+    assert_int_equal(schedule.n_copies, 2);
+    ats_schedule_free(&schedule);
+    /* it may end with a product */
+    ops[ADD_LAST].share = 0;
+    assert_true(ats_schedule_build(&graph, sides, &schedule));
+    assert_int_equal(schedule.n_splits, 6);
+    assert_int_equal(schedule.splits[4].share, 1);
+    assert_int_equal(schedule.splits[5].n_ops, 2);
+    ats_schedule_free(&schedule);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_expected),       cmocka_unit_test(test_places),
-        cmocka_unit_test(test_places_by_hand), cmocka_unit_test(test_choice_by_hand),
-        cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_expected),          cmocka_unit_test(test_places),
+        cmocka_unit_test(test_places_by_hand),    cmocka_unit_test(test_choice_by_hand),
+        cmocka_unit_test(test_choice_with_share), cmocka_unit_test(test_splits),
+        cmocka_unit_test(test_splits_of_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
