@@ -275,12 +275,10 @@ static void make_room_for_plan(struct ats_stream *stream, const struct ats_descr
     const struct ats_device *device = stream->device;
     const struct ats_placement_table *table = device->config->rule.table;
     struct ats_error err;
-    const struct ats_staging_way usual =
-        table->staging.places > 0 ? table->staging
-                                  : (struct ats_staging_way){.places = ATS_STAGING_PLACES};
-    if (may_resize(stream)) {
-        set_staging(stream, description, usual, &err);
+    if (table->staging.places > 0 && may_resize(stream)) {
+        set_staging(stream, description, table->staging, &err);
     }
+    const struct ats_staging_way usual = stream->staging.way;
     if (plan_fits(device, description) || !may_resize(stream) ||
         stream->staging.way.places == ATS_STAGING_FEW_PLACES) {
         return;
