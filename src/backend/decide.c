@@ -278,7 +278,9 @@ static void make_room_for_plan(struct ats_stream *stream, const struct ats_descr
     if (table->staging.places > 0 && may_resize(stream)) {
         set_staging(stream, description, table->staging, &err);
     }
-    const struct ats_staging_way usual = stream->staging.way;
+    const struct ats_staging_way usual =
+        stream->staging.buffer != NULL ? stream->staging.way
+                                       : (struct ats_staging_way){.places = ATS_STAGING_PLACES};
     if (plan_fits(device, description) || !may_resize(stream) ||
         stream->staging.way.places == ATS_STAGING_FEW_PLACES) {
         return;
