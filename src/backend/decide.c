@@ -278,10 +278,12 @@ static void make_room_for_plan(struct ats_stream *stream, const struct ats_descr
     if (table->staging.places > 0 && may_resize(stream)) {
         set_staging(stream, description, table->staging, &err);
     }
-    const struct ats_staging_way usual =
-        stream->staging.buffer != NULL ? stream->staging.way
-                                       : (struct ats_staging_way){.places = ATS_STAGING_PLACES};
-    if (plan_fits(device, description) || !may_resize(stream) ||
+    if (stream->staging.buffer == NULL && may_resize(stream)) { /* there is no room for that */
+        set_staging(stream, description, (struct ats_staging_way){.places = ATS_STAGING_PLACES},
+                    &err);
+    }
+    const struct ats_staging_way usual = stream->staging.way;
+    if (stream->staging.buffer == NULL || plan_fits(device, description) || !may_resize(stream) ||
         stream->staging.way.places == ATS_STAGING_FEW_PLACES) {
         return;
     }

@@ -57,6 +57,7 @@ struct ats_description {
     const struct ggml_cgraph *cgraph;   /* borrowed; its nodes are the operators */
     bool only_known;                    /* no record is made */
     size_t chunk; /* promoted weights are copied in chunks of this size; 0: each at once */
+    uint32_t share_columns;      /* that the CPU can take of a layer (share.h) */
     struct ats_used_shape *used; /* by root, of those that pass by use (used.h); or NULL */
 };
 

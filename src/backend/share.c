@@ -46,6 +46,15 @@ static bool is_input(const struct ggml_tensor *input)
            input->nb[0] == sizeof(float);
 }
 
+/* A weight that may pass. */
+static bool is_on_host(const struct ats_description *d, const struct ggml_tensor *weight)
+{
+    const struct ats_location *location = location_of(d, weight);
+    return location != NULL && location->record != NULL &&
+           location->record->home == ATS_ON(ATS_HOST) &&
+           location->record->valid == ATS_ON(ATS_HOST) && location->record->block == NULL;
+}
+
 /* What else the region's operators read from outside must be on both sides for good. */
 static bool is_on_both(const struct ats_description *d, const struct ggml_tensor *bias)
 {
@@ -129,7 +138,7 @@ static bool can_share(const struct ats_stream *stream, const struct ats_descript
             return false;
         }
         if (node->op == GGML_OP_MUL_MAT_ID) {
-            if (root_of(d, node->src[0]) == NULL || node->src[0]->ne[2] != n_experts ||
+            if (!is_on_host(d, node->src[0]) || node->src[0]->ne[2] != n_experts ||
                 (ats_expert_reads_input(cgraph, region, node) && node->src[1] != input)) {
                 return false;
             }
@@ -146,6 +155,10 @@ void ats_shares_find(const struct ats_stream *stream, struct ats_description *de
 {
     for (size_t i = 0; i < n_regions; i++) {
         const bool can = can_share(stream, description, cgraph, &regions[i]);
+        const uint32_t n = most_columns(stream, result_of(cgraph, &regions[i]));
+        if (can && (description->share_columns == 0 || n < description->share_columns)) {
+            description->share_columns = n;
+        }
         for (size_t k = regions[i].first; can && k < regions[i].first + regions[i].n; k++) {
             const struct ggml_tensor *node = cgraph->nodes[k];
             if (node->op == GGML_OP_MUL_MAT_ID) {
@@ -334,8 +347,34 @@ static bool is_of_first_token(const struct ats_share *share, int32_t expert)
     return false;
 }
 
+void ats_share_leave_nothing(struct ats_share *share)
+{
+    memset(share->left, 0, share->n_experts * sizeof(*share->left));
+    share->n_columns = 0;
+}
+
+/* Whether a token names an expert twice: then there may be fewer places than it has columns. */
+static bool has_repeats(const struct ats_share *share)
+{
+    for (uint32_t t = 0; t < share->n_tokens; t++) {
+        for (uint32_t i = 1; i < share->n_used; i++) {
+            const int32_t own = id_of(share, t, i);
+            for (uint32_t k = 0; k < i; k++) {
+                if (id_of(share, t, k) == own) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
 void ats_share_choose_left(struct ats_share *share)
 {
+    if (has_repeats(share)) {
+        ats_share_leave_nothing(share);
+        return;
+    }
     uint32_t n = 0;
     uint32_t n_others = 0; /* of the first token: so the products find enough experts (used.h) */
     memset(share->left, 0, share->n_experts * sizeof(*share->left));
@@ -364,12 +403,6 @@ void ats_share_choose_left(struct ats_share *share)
     for (uint32_t i = 0; i < n_left; i++) {
         share->left[share->found[i].expert] = true;
     }
-}
-
-void ats_share_leave_nothing(struct ats_share *share)
-{
-    memset(share->left, 0, share->n_experts * sizeof(*share->left));
-    share->n_columns = 0;
 }
 
 void ats_share_keep_input(struct ats_share *share)

@@ -51,6 +51,7 @@ struct ats_used_matrix ats_used_matrix_of(const struct ats_device *device,
                                     .expert_bytes = matrix->nb[2],
                                     .flops = description->roots[root].may_share ? flops : 0,
                                     .family = ats_family_of(matrix->type),
+                                    .most_columns = description->share_columns,
                                     .padding = ats_vram_bytes(device, &one) - matrix->nb[2]};
 }
 
@@ -236,7 +237,8 @@ static bool are_experts(const struct ats_used_step *step, int32_t *wrong)
 }
 
 /* Gives the columns that the CPU has places of experts that the token does not use: kernels rely on
- * a token's experts being different ones. There are as many places as it uses, at least. */
+ * a token's experts being different ones. They are, if any is left to the CPU, so there are as many
+ * places as a token uses, at least. */
 static void fill_voids(int32_t *places, uint32_t n_used)
 {
     int32_t next = 0;

@@ -49,7 +49,7 @@ struct ats_root {
      * pieces would be. */
     bool by_use;
     float used_us;           /* that those which are expected take to cross */
-    bool may_share;          /* and the CPU can take a share of its layer (share.h) */
+    bool may_share;          /* and the CPU can, or is to, take a share of its layer (share.h) */
     size_t used_place_bytes; /* in staging memory */
     /* The same, but it stays in staging memory from pass to pass (hold.h): nothing to wait for. */
     bool held;

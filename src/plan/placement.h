@@ -104,7 +104,8 @@ bool ats_placement_print(FILE *out, struct ats_staging_way staging, const struct
 /* Reads a plan file. Fails with file, line and reason. */
 bool ats_placement_read(const char *path, struct ats_placement_table *table, struct ats_error *err);
 
-/* Adds the lines of another plan file to a table that ats_placement_read filled. */
+/* Adds the lines of another plan file to a table that ats_placement_read filled; how staging memory
+ * is used is what the first one said. */
 bool ats_placement_read_more(const char *path, struct ats_placement_table *table,
                              struct ats_error *err);
 

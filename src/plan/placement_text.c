@@ -155,8 +155,10 @@ bool ats_placement_read_more(const char *path, struct ats_placement_table *table
     if (in == NULL) {
         return ats_fail(err, "cannot read the placement plan %s: %s", path, strerror(errno));
     }
+    const struct ats_staging_way first = table->staging;
     const bool ok = read_lines(in, path, table, err);
     fclose(in);
+    table->staging = first.places > 0 ? first : table->staging;
     if (ok && table->n_entries > 0) {
         qsort(table->entries, table->n_entries, sizeof(*table->entries), compare_names);
     }

@@ -71,15 +71,26 @@ uint32_t ats_share_choose(const struct ats_share_costs *costs, struct ats_share_
 }
 
 double ats_share_expected(const struct ats_share_costs *costs, uint32_t n_experts,
-                          uint64_t n_columns)
+                          uint64_t n_columns, uint64_t most_columns, double *us)
 {
     const double n = n_experts;
-    const double each_us = cpu_us(costs, n_experts > 0 ? (double)n_columns / n : 0);
+    const double columns = n_experts > 0 ? (double)n_columns / n : 0;
+    const double each_us = cpu_us(costs, columns);
     const double fixed_us = (double)costs->fixed_us;
     const double link_us = (double)costs->link_us;
     const double beside = (double)costs->beside;
     /* as many as keep the CPU at work until the others have crossed: p (f + k each) = (n - k) l */
-    const double k = (link_us * n - beside * fixed_us) / (link_us + beside * each_us);
-    const bool pays = n_experts > 0 && k > 0 && fixed_us + k * each_us < link_us * n;
-    return pays ? k / n : 0;
+    double k = (link_us * n - beside * fixed_us) / (link_us + beside * each_us);
+    const double most = columns > 0 ? (double)most_columns / columns : 0;
+    k = k < most ? k : most;
+    *us = ats_share_us(costs, 0, n);
+    if (n_experts == 0 || k <= 0) {
+        return 0;
+    }
+    const double shared_us = ats_share_us(costs, fixed_us + k * each_us, n - k);
+    if (shared_us >= *us) {
+        return 0;
+    }
+    *us = shared_us;
+    return k;
 }

@@ -155,20 +155,16 @@ static uint32_t left_to_cpu(const struct ats_promotion *rule, const struct ats_u
     const uint32_t n_copies = runs_of(m->n_experts, expected);
     *us = (double)rule->copy_latency_us * n_copies +
           (double)(expected * m->expert_bytes) / (double)rule->link_bytes_per_us;
-    if (rule->share_rates == NULL || m->flops <= 0 || expected == 0) {
+    if (rule->share_rates == NULL || m->flops <= 0 || expected <= m->n_used) {
         return 0;
     }
-    const uint64_t columns = (uint64_t)m->n_tokens * m->n_used;
     const struct ats_share_costs costs =
         ats_share_costs_of(rule->share_rates, m->family, (double)m->expert_bytes,
                            (double)n_copies / expected, m->flops);
-    const double share = ats_share_expected(&costs, expected, columns);
-    if (share <= 0) {
-        return 0;
-    }
-    *us *= 1 - share;
-    *us = *us / (double)costs.beside;
-    return (uint32_t)(expected * share);
+    const double n_left = ats_share_expected(&costs, expected, (uint64_t)m->n_tokens * m->n_used,
+                                             m->most_columns, us);
+    const uint32_t most = expected - m->n_used; /* those of the first token come in any case */
+    return n_left < most ? (uint32_t)n_left : most;
 }
 
 /* Sets what passes by use; returns how many. */
@@ -196,6 +192,9 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
         roots[r].by_use = ats_used_shape_make(m, rule, costs, n_come, &shapes[r]);
         if (roots[r].by_use) {
             roots[r].used_us = (float)us;
+            if (rule->kind == ATS_PROMOTE_FASTER) {
+                roots[r].may_share = n_come < expected;
+            }
             roots[r].used_place_bytes = shapes[r].place_bytes;
             n++;
         }

@@ -48,6 +48,7 @@ struct ats_used_matrix {
     size_t padding; /* that an accelerator reads behind the last one */
     double flops;   /* of a column, if the CPU may take a share of its layer (share.h); else 0 */
     enum ats_type_family family;
+    uint64_t most_columns; /* that its share may have */
 };
 
 /* How a matrix passes by use. */

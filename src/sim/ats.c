@@ -160,6 +160,33 @@ static void join_experts(struct emitter *e)
     }
 }
 
+/* What fits in scratch of the CPU's columns. */
+static uint64_t share_columns(const struct emitter *e)
+{
+    const double column = (double)e->setting->model->params.n_embd * sizeof(float);
+    return (uint64_t)((double)e->placement->scratch_bytes / (column + sizeof(int32_t)));
+}
+
+/* Whether the backend could share the layer (backend/share.h): all its matrices of experts are in
+ * host memory, and experts' biases are on both sides, which they are beside slots. */
+static bool can_share(const struct emitter *e, int32_t layer)
+{
+    const struct ats_model *m = e->setting->model;
+    for (size_t i = 0; i < m->n_units; i++) {
+        const struct ats_model_unit *u = &m->units[i];
+        for (uint32_t w = 0; w < u->n_weights && u->layer == layer && u->n_experts > 1; w++) {
+            const int32_t t = m->weights[u->first_weight + w];
+            const bool is_matrix = ats_sim_stacks_experts(m, u, t);
+            const bool is_bias = !is_matrix && m->tensors[t].ne[1] == u->n_experts;
+            if ((is_matrix && e->placement->tensor[t]) ||
+                (is_bias && e->placement->state == NULL)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 /* Matrices of experts, of which those that are used may pass alone. */
 static bool prefer_used(struct emitter *e, const struct ats_promotion *rule, const bool *candidates,
                         bool *chosen)
@@ -179,8 +206,11 @@ static bool prefer_used(struct emitter *e, const struct ats_promotion *rule, con
                     .n_used = (uint32_t)u->n_used,
                     .n_tokens = (uint32_t)ats_model_rows(u, e->pass),
                     .expert_bytes = (size_t)(m->tensors[t].bytes / u->n_experts),
-                    .flops = 2.0 * (double)m->tensors[t].ne[0] * (double)m->tensors[t].ne[1],
-                    .family = m->tensors[t].family};
+                    .flops = can_share(e, u->layer)
+                                 ? 2.0 * (double)m->tensors[t].ne[0] * (double)m->tensors[t].ne[1]
+                                 : 0,
+                    .family = m->tensors[t].family,
+                    .most_columns = share_columns(e)};
             }
         }
     }
@@ -734,9 +764,9 @@ static struct left left_to_cpu(const struct emitter *e, size_t index)
     const double n = used - hits_of(e, &e->staged[e->schedule.splits[index].first_promotion]);
     const double each = used > 0 ? columns / used : 0;
     const double column_bytes = (double)m->params.n_embd * sizeof(float);
-    const double most = (double)e->placement->scratch_bytes / (column_bytes + sizeof(int32_t));
-    const double wanted = n * ats_share_expected(&costs, (uint32_t)n, (uint64_t)(each * n));
-    const double left = each * wanted > most ? most / each : wanted;
+    double all_us = 0;
+    const double left =
+        ats_share_expected(&costs, (uint32_t)n, (uint64_t)(each * n), share_columns(e), &all_us);
     const double us =
         fmax((double)costs.read_us, (each + (double)costs.half) * (double)costs.column_us);
     return (struct left){
@@ -761,7 +791,8 @@ static void learn_ids(struct emitter *e, size_t index)
     const double rows = (double)ats_model_rows(u, e->pass);
     const double bytes = rows * u->n_experts * sizeof(int32_t);
     if (u->layer != e->known_layer) {
-        e->left = e->placement->scratch_bytes > 0 ? left_to_cpu(e, index) : (struct left){0};
+        e->left = e->placement->scratch_bytes > 0 && can_share(e, u->layer) ? left_to_cpu(e, index)
+                                                                            : (struct left){0};
         begin_split(e);
         copy_bytes(e, bytes, ATS_HOST, bytes <= MAX_STAGED_BYTES);
         if (e->left.n > 0) {

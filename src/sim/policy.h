@@ -39,10 +39,11 @@ struct ats_sim_placement {
     bool fixed;       /* no weight enters compute buffers */
     struct ats_staging_way staging; /* of ATS; 0 places: ATS_STAGING_PLACES */
     uint64_t staging_bytes;         /* ATS's memory for weights that pass through, */
-    uint64_t scratch_bytes; /* and of it, for products with pieces of them (plan/pieces.h) */
-    bool holds;             /* it holds weights from the pass before (ATS) */
-    uint64_t used_bytes;    /* weights, state, compute buffers and staging memory */
-    void *state;            /* of the policy; freed by its `forget` */
+    uint64_t scratch_bytes;         /* and of it, for products with pieces of them (plan/pieces.h)
+                                        and columns of the CPU (plan/share.h) */
+    bool holds;                     /* it holds weights from the pass before (ATS) */
+    uint64_t used_bytes;            /* weights, state, compute buffers and staging memory */
+    void *state;                    /* of the policy; freed by its `forget` */
 };
 
 /* Which experts the tokens of a pass use, by layer. */

@@ -95,9 +95,18 @@ static void test_by_hand(void **state)
     assert_float_equal((float)ats_share_us(&costs, 310, 6), 755, 1e-3);
     assert_float_equal((float)ats_share_us(&costs, 310, 1), 310, 1e-3);
     /* 0.5 (20 + 70 k) = 100 (17 - k); with four columns 0.5 (20 + 200 k) = 100 (17 - k), 1710 us */
-    assert_float_equal((float)ats_share_expected(&costs, 17, 17), 12.519F / 17, 1e-3);
-    assert_float_equal((float)ats_share_expected(&costs, 17, 17 * 4), 0, 0);
-    assert_float_equal((float)ats_share_expected(&costs, 0, 0), 0, 0);
+    double us = 0;
+    assert_float_equal((float)ats_share_expected(&costs, 17, 17, 1000, &us), 12.519F, 1e-3);
+    assert_float_equal((float)us, 20 + 70 * 12.519F, 0.1);
+    assert_float_equal((float)ats_share_expected(&costs, 17, 17 * 4, 1000, &us), 0, 0);
+    assert_float_equal((float)us, 1700, 1e-3);
+    assert_float_equal((float)ats_share_expected(&costs, 17, 17, 4, &us), 4, 1e-3);
+    assert_float_equal((float)us, 300 + 1300 - 150, 1e-3);
+    assert_float_equal((float)ats_share_expected(&costs, 0, 0, 1000, &us), 0, 0);
+    struct ats_share_costs alone = costs; /* nothing crosses beside the CPU */
+    alone.beside = 0;
+    assert_float_equal((float)ats_share_expected(&alone, 17, 17, 1000, &us), 17, 1e-3);
+    assert_float_equal((float)us, 20 + 17 * 70, 1e-3);
 }
 
 /* The rates' units: 24 GB/s beside 20 of the CPU, a tenth of a TFLOP/s. */
