@@ -47,6 +47,11 @@ double ats_share_us(const struct ats_share_costs *costs, double own_us, double n
     return late_us > 0 ? own_us + late_us : own_us;
 }
 
+bool ats_share_may_pay(const struct ats_share_costs *costs)
+{
+    return cpu_us(costs, 1) * (1 - (double)costs->beside) < (double)costs->link_us;
+}
+
 uint32_t ats_share_choose(const struct ats_share_costs *costs, struct ats_share_expert *experts,
                           uint32_t n, uint32_t n_others, uint64_t most_columns)
 {

@@ -55,6 +55,9 @@ uint32_t ats_share_choose(const struct ats_share_costs *costs, struct ats_share_
  * share. */
 double ats_share_us(const struct ats_share_costs *costs, double own_us, double n);
 
+/* Whether it is faster to leave an expert with a single column to the CPU, if there is time. */
+bool ats_share_may_pay(const struct ats_share_costs *costs);
+
 /* How many of `n_experts` with the columns of a prompt spread evenly are left to the CPU, and in
  * *us the T of all. */
 double ats_share_expected(const struct ats_share_costs *costs, uint32_t n_experts,

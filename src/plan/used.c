@@ -148,9 +148,9 @@ static uint32_t runs_of(uint32_t n_experts, uint32_t n)
 }
 
 /* How many of those that are expected the CPU computes with, and the time that the others take to
- * cross meanwhile. */
+ * cross meanwhile. Clears *may_share if it should not even look which have few columns. */
 static uint32_t left_to_cpu(const struct ats_promotion *rule, const struct ats_used_matrix *m,
-                            uint32_t expected, double *us)
+                            uint32_t expected, double *us, bool *may_share)
 {
     const uint32_t n_copies = runs_of(m->n_experts, expected);
     *us = (double)rule->copy_latency_us * n_copies +
@@ -161,6 +161,7 @@ static uint32_t left_to_cpu(const struct ats_promotion *rule, const struct ats_u
     const struct ats_share_costs costs =
         ats_share_costs_of(rule->share_rates, m->family, (double)m->expert_bytes,
                            (double)n_copies / expected, m->flops);
+    *may_share = *may_share && (rule->kind != ATS_PROMOTE_FASTER || ats_share_may_pay(&costs));
     const double n_left = ats_share_expected(&costs, expected, (uint64_t)m->n_tokens * m->n_used,
                                              m->most_columns, us);
     const uint32_t most = expected - m->n_used; /* those of the first token come in any case */
@@ -188,13 +189,10 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
             asked = m;
         }
         double us = 0;
-        const uint32_t n_come = expected - left_to_cpu(rule, m, expected, &us);
+        const uint32_t n_come = expected - left_to_cpu(rule, m, expected, &us, &roots[r].may_share);
         roots[r].by_use = ats_used_shape_make(m, rule, costs, n_come, &shapes[r]);
         if (roots[r].by_use) {
             roots[r].used_us = (float)us;
-            if (rule->kind == ATS_PROMOTE_FASTER) {
-                roots[r].may_share = n_come < expected;
-            }
             roots[r].used_place_bytes = shapes[r].place_bytes;
             n++;
         }

@@ -103,6 +103,10 @@ static void test_by_hand(void **state)
     assert_float_equal((float)ats_share_expected(&costs, 17, 17, 4, &us), 4, 1e-3);
     assert_float_equal((float)us, 300 + 1300 - 150, 1e-3);
     assert_float_equal((float)ats_share_expected(&costs, 0, 0, 1000, &us), 0, 0);
+    assert_true(ats_share_may_pay(&costs)); /* 70 of which the link has half, against 100 */
+    struct ats_share_costs slow = costs;
+    slow.column_us = 200;
+    assert_false(ats_share_may_pay(&slow));
     struct ats_share_costs alone = costs; /* nothing crosses beside the CPU */
     alone.beside = 0;
     assert_float_equal((float)ats_share_expected(&alone, 17, 17, 1000, &us), 17, 1e-3);
