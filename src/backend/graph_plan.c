@@ -288,6 +288,20 @@ static struct ats_part part_of(const struct builder *b, const struct ats_staged 
     };
 }
 
+/* The parcel of a matrix whose earlier ones come before it in the plan. */
+static bool fill_used(struct builder *b, const struct ats_staged *staged,
+                      struct ats_promotion_step *promotion)
+{
+    promotion->parcel = staged->piece;
+    promotion->used = staged->piece > 0 ? promotion[-1].used
+                                        : ats_used_make(b->stream, &b->description, staged->root,
+                                                        &b->description.used[staged->root], b->err);
+    if (promotion->used != NULL) {
+        ats_used_set_place(promotion->used, promotion->parcel, &promotion->accel);
+    }
+    return promotion->used != NULL;
+}
+
 static bool fill_promotions(struct builder *b)
 {
     struct ats_graph_plan *plan = b->plan;
@@ -319,13 +333,8 @@ static bool fill_promotions(struct builder *b)
                                : (int32_t)b->staged[staged->after].last_split,
         };
         ats_name_after(&plan->promotions[i].accel, &location->record->as_made);
-        if (root->by_use) {
-            plan->promotions[i].used = ats_used_make(b->stream, &b->description, staged->root,
-                                                     &b->description.used[staged->root],
-                                                     &plan->promotions[i].accel, b->err);
-            if (plan->promotions[i].used == NULL) {
-                return false;
-            }
+        if (root->by_use && !fill_used(b, staged, &plan->promotions[i])) {
+            return false;
         }
     }
     plan->chunk = b->description.chunk;
@@ -682,7 +691,9 @@ void ats_graph_plan_free(struct ats_graph_plan *plan)
     free(plan->share_inputs);
     for (size_t i = 0; i < plan->n_promotions; i++) {
         ats_expert_fill_free(plan->promotions[i].fill);
-        ats_used_free(plan->promotions[i].used);
+        if (plan->promotions[i].parcel == 0) {
+            ats_used_step_free(plan->promotions[i].used);
+        }
     }
     free(plan->promotions);
     for (size_t i = 0; i < plan->n_piece_ops; i++) {

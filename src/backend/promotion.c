@@ -56,6 +56,8 @@ static void add_need(const struct ats_device *device, const struct ats_descripti
 {
     const struct ggml_tensor *made = &d->locations[root].record->as_made;
     const struct ats_pieces pieces = ats_pieces_of_root(device, &device->staging_way, d, root);
+    const size_t used = ats_used_scratch_of(d, root, tokens);
+    need->scratch = used > need->scratch ? used : need->scratch;
     if (pieces.n <= 1) {
         const size_t bytes = ats_vram_bytes(device, made);
         need->whole = bytes > need->whole ? bytes : need->whole;
@@ -162,7 +164,7 @@ static void prefer_used(const struct ats_stream *stream, struct ats_description 
             if (candidates[r] && (rule->kind != ATS_PROMOTE_RANDOM ||
                                   ats_toss(~rule->seed - stream->n_built,
                                            description->locations[r].record->as_made.name))) {
-                matrices[r] = ats_used_matrix_of(stream->device, description, r);
+                matrices[r] = ats_used_matrix_of(stream, description, r);
             }
         }
         ats_prefer_used(&description->graph, rule, &description->rates->costs, candidates, matrices,

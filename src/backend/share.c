@@ -2,6 +2,7 @@
 
 #include "backend/observe.h"
 #include "backend/residency.h"
+#include "backend/rows.h"
 #include "backend/stand_ins.h"
 #include "backend/stream.h"
 #include "base/rng.h"
@@ -34,8 +35,8 @@ static const struct ggml_tensor *result_of(const struct ggml_cgraph *cgraph,
 }
 
 /* The first product's input: a column for each token. */
-static const struct ggml_tensor *input_of(const struct ggml_cgraph *cgraph,
-                                          const struct ats_expert_region *region)
+static const struct ggml_tensor *inats_rows_put(const struct ggml_cgraph *cgraph,
+                                                const struct ats_expert_region *region)
 {
     return cgraph->nodes[region->first]->src[1];
 }
@@ -75,49 +76,12 @@ static uint32_t most_columns(const struct ats_stream *stream, const struct ggml_
     return (uint32_t)(n < all ? n : all);
 }
 
-static struct ggml_tensor rows_at(int64_t ne0, int64_t ne1, ggml_backend_buffer_t buffer, void *at)
-{
-    const size_t row = (size_t)ne0 * sizeof(float);
-    return (struct ggml_tensor){
-        .type = GGML_TYPE_F32,
-        .buffer = buffer,
-        .ne = {ne0, ne1, 1, 1},
-        .nb = {sizeof(float), row, row * (size_t)ne1, row * (size_t)ne1},
-        .op = GGML_OP_NONE,
-        .data = at,
-    };
-}
-
-static struct ggml_tensor list_at(int64_t n, ggml_backend_buffer_t buffer, void *at)
-{
-    const size_t bytes = (size_t)n * sizeof(int32_t);
-    return (struct ggml_tensor){.type = GGML_TYPE_I32,
-                                .buffer = buffer,
-                                .ne = {n, 1, 1, 1},
-                                .nb = {sizeof(int32_t), bytes, bytes, bytes},
-                                .op = GGML_OP_NONE,
-                                .data = at};
-}
-
-static struct ggml_tensor put_of(struct ggml_tensor *columns, struct ggml_tensor *list,
-                                 struct ggml_tensor *result)
-{
-    struct ggml_tensor put = *result;
-    put.op = GGML_OP_SET_ROWS;
-    put.flags = GGML_TENSOR_FLAG_COMPUTE;
-    put.view_src = result;
-    put.src[0] = columns;
-    put.src[1] = list;
-    put.src[2] = result;
-    return put;
-}
-
 static bool can_put(const struct ats_device *device, const struct ggml_tensor *result, int64_t n)
 {
-    struct ggml_tensor flat = rows_at(result->ne[0], result->ne[1] * result->ne[2], NULL, NULL);
-    struct ggml_tensor columns = rows_at(result->ne[0], n, NULL, NULL);
-    struct ggml_tensor list = list_at(n, NULL, NULL);
-    const struct ggml_tensor put = put_of(&columns, &list, &flat);
+    struct ggml_tensor flat = ats_rows_at(result->ne[0], result->ne[1] * result->ne[2], NULL, NULL);
+    struct ggml_tensor columns = ats_rows_at(result->ne[0], n, NULL, NULL);
+    struct ggml_tensor list = ats_list_at(n, NULL, NULL);
+    const struct ggml_tensor put = ats_rows_put(&columns, &list, &flat);
     return ggml_backend_dev_supports_op(device->accel, &put);
 }
 
@@ -125,7 +89,7 @@ static bool can_share(const struct ats_stream *stream, const struct ats_descript
                       const struct ggml_cgraph *cgraph, const struct ats_expert_region *region)
 {
     const struct ggml_tensor *result = result_of(cgraph, region);
-    const struct ggml_tensor *input = input_of(cgraph, region);
+    const struct ggml_tensor *input = inats_rows_put(cgraph, region);
     const uint32_t n = most_columns(stream, result);
     if (!is_input(input) || result->type != GGML_TYPE_F32 || !ggml_is_contiguous(result) ||
         result->ne[3] != 1 || n == 0 || !can_put(stream->device, result, n)) {
@@ -232,24 +196,21 @@ static bool make_graphs(const struct ats_stream *stream, struct ats_description 
     char *scratch = area->base + area->ring;
     const struct ggml_tensor *there = ats_description_find(d, result)->stand_in;
     const struct ggml_tensor inputs =
-        rows_at(share->input->ne[0], share->most_columns, NULL, share->inputs);
-    share->columns = rows_at(result->ne[0], share->most_columns, area->buffer, scratch);
-    share->list = list_at(share->most_columns, area->buffer,
-                          scratch + (bytes + alignment - 1) / alignment * alignment);
+        ats_rows_at(share->input->ne[0], share->most_columns, NULL, share->inputs);
+    share->columns = ats_rows_at(result->ne[0], share->most_columns, area->buffer, scratch);
+    share->list = ats_list_at(share->most_columns, area->buffer,
+                              scratch + (bytes + alignment - 1) / alignment * alignment);
     share->result =
-        rows_at(result->ne[0], result->ne[1] * result->ne[2], there->buffer, there->data);
-    share->put = put_of(&share->columns, &share->list, &share->result);
+        ats_rows_at(result->ne[0], result->ne[1] * result->ne[2], there->buffer, there->data);
+    share->put = ats_rows_put(&share->columns, &share->list, &share->result);
     share->put_node = &share->put;
     ats_name_after(&share->columns, result);
     ats_name_after(&share->list, share->ids);
     ats_name_after(&share->result, result);
     ats_name_after(&share->put, result);
-    if (!ats_graph_make_counts(&share->put_graph, 4)) {
+    if (!ats_rows_graph(&share->put_graph, &share->put_node, 1)) {
         return ats_fail(err, "out of memory");
     }
-    ats_graph_set_uses(&share->put_graph, &share->put, 1);
-    share->put_graph = ats_graph_slice(&share->put_graph, &share->put_node, 0, 1);
-    share->put_graph.uid = 0;
     return ats_expert_host_graph_make(d, cgraph, region, share->experts, &inputs,
                                       share->most_columns, &share->graph, err) &&
            ats_stand_in_init(&share->columns, err) && ats_stand_in_init(&share->list, err) &&
@@ -260,7 +221,7 @@ size_t ats_share_inputs(const struct ats_stream *stream, const struct ggml_cgrap
                         const struct ats_expert_region *region)
 {
     return most_columns(stream, result_of(cgraph, region)) *
-           (size_t)input_of(cgraph, region)->ne[0];
+           (size_t)inats_rows_put(cgraph, region)->ne[0];
 }
 
 bool ats_share_make(const struct ats_stream *stream, struct ats_description *description,
@@ -273,7 +234,7 @@ bool ats_share_make(const struct ats_stream *stream, struct ats_description *des
     uint32_t part = 0;
     *share = (struct ats_share){
         .ids = region->ids,
-        .input = input_of(cgraph, region),
+        .input = inats_rows_put(cgraph, region),
         .draw =
             rule->kind != ATS_PROMOTE_FASTER ? rule->seed + stream->n_built + region->first + 1 : 0,
         .n_used = (uint32_t)result->ne[1],
@@ -337,46 +298,15 @@ static uint32_t draw(struct ats_share *share, uint32_t n)
     return n_left;
 }
 
-static bool is_of_first_token(const struct ats_share *share, int32_t expert)
-{
-    for (uint32_t i = 0; i < share->n_used; i++) {
-        if (id_of(share, 0, i) == expert) {
-            return true;
-        }
-    }
-    return false;
-}
-
 void ats_share_leave_nothing(struct ats_share *share)
 {
     memset(share->left, 0, share->n_experts * sizeof(*share->left));
     share->n_columns = 0;
 }
 
-/* Whether a token names an expert twice: then there may be fewer places than it has columns. */
-static bool has_repeats(const struct ats_share *share)
-{
-    for (uint32_t t = 0; t < share->n_tokens; t++) {
-        for (uint32_t i = 1; i < share->n_used; i++) {
-            const int32_t own = id_of(share, t, i);
-            for (uint32_t k = 0; k < i; k++) {
-                if (id_of(share, t, k) == own) {
-                    return true;
-                }
-            }
-        }
-    }
-    return false;
-}
-
 void ats_share_choose_left(struct ats_share *share)
 {
-    if (has_repeats(share)) {
-        ats_share_leave_nothing(share);
-        return;
-    }
     uint32_t n = 0;
-    uint32_t n_others = 0; /* of the first token: so the products find enough experts (used.h) */
     memset(share->left, 0, share->n_experts * sizeof(*share->left));
     memset(share->found, 0, share->n_experts * sizeof(*share->found));
     for (uint32_t t = 0; t < share->n_tokens; t++) {
@@ -388,18 +318,13 @@ void ats_share_choose_left(struct ats_share *share)
         const uint32_t n_columns = share->found[e].n_columns;
         const bool is_hit =
             share->store != NULL && share->store->slots.slot_of[e] != ATS_EXPERT_NONE;
-        if (n_columns == 0 || is_hit) {
-            continue;
-        }
-        if (is_of_first_token(share, (int32_t)e)) {
-            n_others++;
-        } else {
+        if (n_columns > 0 && !is_hit) {
             share->found[n++] = (struct ats_share_expert){(int32_t)e, n_columns};
         }
     }
-    const uint32_t n_left = share->draw != 0 ? draw(share, n)
-                                             : ats_share_choose(&share->costs, share->found, n,
-                                                                n_others, share->most_columns);
+    const uint32_t n_left =
+        share->draw != 0 ? draw(share, n)
+                         : ats_share_choose(&share->costs, share->found, n, share->most_columns);
     for (uint32_t i = 0; i < n_left; i++) {
         share->left[share->found[i].expert] = true;
     }
@@ -427,13 +352,8 @@ void ats_share_keep_input(struct ats_share *share)
 
 static void resize(struct ats_share *share, uint32_t n)
 {
-    share->columns.ne[1] = n;
-    share->columns.nb[2] = share->columns.nb[1] * n;
-    share->columns.nb[3] = share->columns.nb[2];
-    share->list.ne[0] = n;
-    share->list.nb[1] = n * sizeof(int32_t);
-    share->list.nb[2] = share->list.nb[1];
-    share->list.nb[3] = share->list.nb[1];
+    ats_rows_resize(&share->columns, n);
+    ats_list_resize(&share->list, n);
     ats_expert_host_graph_resize(&share->graph, n);
 }
 

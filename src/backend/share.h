@@ -1,11 +1,10 @@
 /* The CPU's share of a layer whose experts pass by use (plan/share.h).
  *
- * When the layer's ids are known, some of its experts are left to the CPU. For their columns the
- * accelerator's products take experts that are there and that the token does not use, so that those
- * results are void. When
- * all operators of the layer's experts have been given to the accelerator, with the copies that
- * they wait for, the CPU computes these columns, from the input to the result, and the accelerator
- * puts them to their places. */
+ * When the layer's ids are known, some of its experts are left to the CPU. The accelerator's
+ * products leave out their columns, so that those results are void. When all operators of the
+ * layer's experts have been given to the accelerator, with the copies that they wait for, the CPU
+ * computes these columns, from the input to the result, and the accelerator puts them to their
+ * places. */
 #ifndef ATS_BACKEND_SHARE_H
 #define ATS_BACKEND_SHARE_H
 

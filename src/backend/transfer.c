@@ -191,7 +191,7 @@ void ats_promotions_arm(struct ats_stream *stream, struct ats_graph_plan *plan)
         struct ats_promotion_step *step = &plan->promotions[i];
         step->arrived = ggml_backend_event_new(stream->device->accel);
         ok = step->arrived != NULL;
-        if (ok && step->used != NULL && step->used->store != NULL) {
+        if (ok && step->used != NULL && step->parcel == 0 && step->used->store != NULL) {
             step->used->listed = ggml_backend_event_new(stream->device->accel);
             ok = step->used->listed != NULL;
         }
@@ -244,7 +244,7 @@ static void copy_in(struct ats_stream *stream, const struct ats_graph_plan *plan
     const size_t chunk = plan->chunk != 0 ? plan->chunk : step->bytes;
     size_t crossed = 0;
     if (step->used != NULL) {
-        crossed = ats_used_copy(step->used, backend, 0);
+        crossed = ats_used_copy(step->used, backend, step->parcel);
         device->counters.copied_to_accel_bytes += crossed;
         device->counters.promoted_bytes += crossed;
         return;
@@ -328,7 +328,8 @@ static void recycle_events(const struct ats_graph_plan *plan)
 {
     for (size_t i = 0; i < plan->n_promotions; i++) {
         ggml_backend_event_synchronize(plan->promotions[i].arrived);
-        if (plan->promotions[i].used != NULL && plan->promotions[i].used->listed != NULL) {
+        if (plan->promotions[i].used != NULL && plan->promotions[i].parcel == 0 &&
+            plan->promotions[i].used->listed != NULL) {
             ggml_backend_event_synchronize(plan->promotions[i].used->listed);
         }
     }

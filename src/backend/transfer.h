@@ -29,10 +29,12 @@ struct ats_promotion_step {
     size_t bytes;                 /* of the part */
     size_t padding;               /* bytes behind them that the accelerator reads too */
     struct ats_expert_fill *fill; /* some of it is in slots (experts_fill.h); or NULL */
-    struct ats_used_step *used;   /* only what the pass uses of it comes (used.h); or NULL */
-    double given_us;              /* when the copy was given to the link, */
-    double given_cpu_us;          /* and how long the CPU had computed in the pass by then */
-    int32_t after_split;          /* split that must be done first, or ATS_NO_SPLIT */
+    struct ats_used_step *used; /* only what the pass uses of it comes (used.h); or NULL. Shared by
+                                   its parcels */
+    uint32_t parcel;
+    double given_us;     /* when the copy was given to the link, */
+    double given_cpu_us; /* and how long the CPU had computed in the pass by then */
+    int32_t after_split; /* split that must be done first, or ATS_NO_SPLIT */
     ggml_backend_event_t
         arrived; /* owned by the plan; NULL: copied in order, nothing to wait for */
 };

@@ -4,11 +4,16 @@
 #include "backend/observe.h"
 #include "backend/pieces.h"
 #include "backend/residency.h"
+#include "backend/rows.h"
 #include "backend/stand_ins.h"
 #include "bind/family.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { LISTS = ATS_USED_LISTS };
+
+/* ---- what can pass ---- */
 
 /* The matrix with `n` experts. */
 static struct ggml_tensor experts_of(const struct ggml_tensor *matrix, uint32_t n)
@@ -19,6 +24,21 @@ static struct ggml_tensor experts_of(const struct ggml_tensor *matrix, uint32_t 
     return experts;
 }
 
+/* Whether each column of the product has an input of its own. */
+static bool has_own_inputs(const struct ggml_tensor *node)
+{
+    return node->src[1]->ne[1] > 1;
+}
+
+/* Inputs that are rows, as far as each other apart. */
+static bool is_flat(const struct ggml_tensor *input, const struct ggml_tensor *node)
+{
+    return input->type == GGML_TYPE_F32 && input->nb[0] == sizeof(float) && input->ne[3] == 1 &&
+           input->ne[2] == node->ne[2] &&
+           (input->ne[1] == 1 ||
+            (input->ne[1] == node->ne[1] && input->nb[2] == input->nb[1] * (size_t)input->ne[1]));
+}
+
 /* The product that alone reads the root, if its ids come to the CPU with nothing else. */
 static const struct ggml_tensor *product_of(const struct ats_description *d, size_t root)
 {
@@ -27,19 +47,152 @@ static const struct ggml_tensor *product_of(const struct ats_description *d, siz
         return NULL;
     }
     const struct ggml_tensor *ids = node->src[2];
-    const struct ggml_tensor *input = node->src[1];
-    return ids->type == GGML_TYPE_I32 && ids->nb[0] == sizeof(int32_t) && ids->ne[2] == 1 &&
-                   ids->ne[3] == 1 && ids->ne[1] == node->ne[2] && ids->ne[0] == node->ne[1] &&
-                   input->ne[2] == node->ne[2] && ids->ne[0] <= ATS_EXPERT_MOST_USED
+    return ids->type == GGML_TYPE_I32 && ids->nb[0] == sizeof(int32_t) &&
+                   ids->nb[1] % sizeof(int32_t) == 0 && ids->ne[2] == 1 && ids->ne[3] == 1 &&
+                   ids->ne[1] == node->ne[2] && ids->ne[0] == node->ne[1] &&
+                   is_flat(node->src[1], node) && ids->ne[0] <= ATS_EXPERT_MOST_USED
                ? node
                : NULL;
 }
 
-struct ats_used_matrix ats_used_matrix_of(const struct ats_device *device,
+static size_t column_bytes(const struct ggml_tensor *node, uint64_t n)
+{
+    return ats_used_scratch((uint64_t)node->src[1]->ne[0], (uint64_t)node->ne[0], n);
+}
+
+static uint64_t all_columns(const struct ggml_tensor *node)
+{
+    return (uint64_t)(node->ne[1] * node->ne[2]);
+}
+
+size_t ats_used_scratch_of(const struct ats_description *description, size_t root, uint64_t tokens)
+{
+    const struct ggml_tensor *node = product_of(description, root);
+    const uint64_t all = ats_piece_columns(description, root, tokens);
+    return node != NULL ? column_bytes(node, all < ATS_USED_COLUMNS ? all : ATS_USED_COLUMNS) : 0;
+}
+
+static size_t alignment_of(const struct ats_stream *stream)
+{
+    return ggml_backend_buft_get_alignment(stream->device->accel_buffer_type);
+}
+
+/* Columns that scratch has room for: inputs, and then results. */
+static uint32_t most_columns(const struct ats_stream *stream, const struct ggml_tensor *node)
+{
+    const size_t scratch = stream->staging.size - stream->staging.ring;
+    const size_t alignment = alignment_of(stream);
+    const uint64_t n = scratch > alignment ? (scratch - alignment) / column_bytes(node, 1) : 0;
+    const uint64_t all = all_columns(node);
+    return (uint32_t)(n < all ? n : all);
+}
+
+/* ---- tensors ---- */
+
+/* Sets the number of columns that the operators compute, and the list at which they begin. */
+static void resize(struct ats_used_step *step, const struct ats_used_place *place, size_t first,
+                   uint32_t n_in_list, uint32_t n)
+{
+    for (int i = 0; i < 3; i++) {
+        step->lists[i].data =
+            (char *)place->lists.data + (first + (size_t)i * n_in_list) * sizeof(int32_t);
+        step->lists[i].buffer = place->lists.buffer;
+        step->lists[i].extra = place->lists.extra;
+        ats_list_resize(&step->lists[i], n);
+    }
+    struct ggml_tensor *ids = &step->lists[1]; /* one for each column */
+    ids->ne[0] = 1;
+    ids->ne[1] = n;
+    ids->nb[1] = sizeof(int32_t);
+    ats_rows_resize(&step->inputs, n);
+    ats_rows_resize(&step->results, n);
+    struct ggml_tensor *three[2] = {&step->columns, &step->product};
+    for (int i = 0; i < 2; i++) {
+        three[i]->ne[2] = n;
+        three[i]->nb[3] = three[i]->nb[2] * n;
+    }
+}
+
+/* The same rows, each of which is a matrix. */
+static struct ggml_tensor stacked(struct ggml_tensor *rows)
+{
+    struct ggml_tensor view = *rows;
+    view.op = GGML_OP_NONE;
+    view.view_src = rows;
+    memset(view.src, 0, sizeof(view.src));
+    view.ne[1] = 1;
+    view.ne[2] = rows->ne[1];
+    view.nb[2] = rows->nb[1];
+    view.nb[3] = view.nb[2] * (size_t)view.ne[2];
+    return view;
+}
+
+/* What computes columns that are in scratch at `at`. Without places: they may be none. */
+static void make_tensors(struct ats_used_step *step, struct ggml_tensor input,
+                         const struct ggml_tensor *result, ggml_backend_buffer_t buffer, char *at,
+                         size_t alignment)
+{
+    const struct ggml_tensor *node = step->node;
+    const int64_t n = step->most_columns;
+    const int64_t n_in = node->src[1]->ne[0];
+    const int64_t n_out = node->ne[0];
+    const size_t in_bytes = (size_t)(n * n_in) * sizeof(float);
+    char *out = at != NULL ? at + (in_bytes + alignment - 1) / alignment * alignment : NULL;
+    step->input =
+        ats_rows_at(n_in, node->src[1]->ne[1] * node->src[1]->ne[2], input.buffer, input.data);
+    step->input.extra = input.extra;
+    step->input.nb[1] = input.nb[has_own_inputs(node) ? 1 : 2];
+    step->input.nb[2] = step->input.nb[1] * (size_t)step->input.ne[1];
+    step->input.nb[3] = step->input.nb[2];
+    step->result = ats_rows_at(n_out, node->ne[1] * node->ne[2], result->buffer, result->data);
+    step->result.extra = result->extra;
+    for (int i = 0; i < 3; i++) {
+        step->lists[i] = ats_list_at(n, buffer, NULL);
+    }
+    const struct ggml_tensor inputs = ats_rows_at(n_in, n, buffer, at);
+    step->inputs = ats_rows_gather(&step->input, &step->lists[0], &inputs);
+    step->columns = stacked(&step->inputs);
+    step->results = ats_rows_at(n_out, n, buffer, out);
+    step->product = stacked(&step->results);
+    step->product.view_src = NULL;
+    step->product.op = GGML_OP_MUL_MAT_ID;
+    step->product.flags = GGML_TENSOR_FLAG_COMPUTE;
+    memcpy(step->product.op_params, node->op_params, sizeof(node->op_params));
+    step->product.src[0] = &step->experts;
+    step->product.src[1] = &step->columns;
+    step->product.src[2] = &step->lists[1];
+    step->results.view_src = &step->product;
+    step->put = ats_rows_put(&step->results, &step->lists[2], &step->result);
+    step->nodes[0] = &step->inputs;
+    step->nodes[1] = &step->product;
+    step->nodes[2] = &step->put;
+}
+
+static bool is_supported(const struct ats_device *device, const struct ggml_tensor *node,
+                         uint32_t n_columns)
+{
+    const struct ats_used_place nowhere = {.lists = {.buffer = NULL}};
+    struct ats_used_step step = {.node = node, .most_columns = n_columns};
+    step.experts = experts_of(node->src[0], 1);
+    make_tensors(&step, *node->src[1], node, NULL, NULL, 1);
+    step.input.buffer = NULL;
+    step.input.data = NULL;
+    step.result.buffer = NULL;
+    step.result.data = NULL;
+    resize(&step, &nowhere, 0, n_columns, n_columns);
+    bool all = true;
+    for (int i = 0; i < 3; i++) {
+        all = all && ggml_backend_dev_supports_op(device->accel, step.nodes[i]);
+    }
+    return all;
+}
+
+struct ats_used_matrix ats_used_matrix_of(const struct ats_stream *stream,
                                           const struct ats_description *description, size_t root)
 {
     const struct ggml_tensor *node = product_of(description, root);
-    if (node == NULL) {
+    const uint32_t n_columns = node != NULL ? most_columns(stream, node) : 0;
+    if (n_columns == 0 || !is_supported(stream->device, node, n_columns)) {
         return (struct ats_used_matrix){.n_experts = 0};
     }
     const struct ggml_tensor *matrix = node->src[0];
@@ -52,122 +205,63 @@ struct ats_used_matrix ats_used_matrix_of(const struct ats_device *device,
                                     .flops = description->roots[root].may_share ? flops : 0,
                                     .family = ats_family_of(matrix->type),
                                     .most_columns = description->share_columns,
-                                    .padding = ats_vram_bytes(device, &one) - matrix->nb[2]};
+                                    .padding =
+                                        ats_vram_bytes(stream->device, &one) - matrix->nb[2]};
 }
 
-/* ---- tensors and graphs ---- */
-
-static struct ggml_tensor numbers_at(const struct ggml_tensor *bytes, size_t offset, int64_t ne0,
-                                     int64_t ne1)
-{
-    const size_t row = (size_t)ne0 * sizeof(int32_t);
-    return (struct ggml_tensor){
-        .type = GGML_TYPE_I32,
-        .buffer = bytes->buffer,
-        .ne = {ne0, ne1, 1, 1},
-        .nb = {sizeof(int32_t), row, row * (size_t)ne1, row * (size_t)ne1},
-        .op = GGML_OP_NONE,
-        .data = (char *)bytes->data + offset,
-    };
-}
-
-/* `n` rows of words one behind the other. */
-static struct ggml_tensor words_at(ggml_backend_buffer_t buffer, void *data, size_t row_bytes,
-                                   int64_t n)
-{
-    return (struct ggml_tensor){
-        .type = GGML_TYPE_F32,
-        .buffer = buffer,
-        .ne = {(int64_t)(row_bytes / sizeof(float)), n, 1, 1},
-        .nb = {sizeof(float), row_bytes, row_bytes * (size_t)n, row_bytes * (size_t)n},
-        .op = GGML_OP_NONE,
-        .data = data,
-    };
-}
-
-/* A graph of one operator, which is another one each time: it has no identity. */
-static bool make_graph(struct ggml_cgraph *graph, struct ggml_tensor **node)
-{
-    enum { MOST_OPERANDS = 4 };
-    if (!ats_graph_make_counts(graph, MOST_OPERANDS)) {
-        return false;
-    }
-    ats_graph_set_uses(graph, *node, 1);
-    *graph = ats_graph_slice(graph, node, 0, 1);
-    graph->uid = 0;
-    return true;
-}
-
-/* The operator that copies hits from slots. False: memory is out. Without a store if there are no
- * slots, or the accelerator has no such operator. */
-static bool make_hits(const struct ats_stream *stream, struct ats_used_step *step,
-                      struct ats_error *err)
+/* Its slots, if there are any. */
+static void find_slots(const struct ats_stream *stream, struct ats_used_step *step)
 {
     uint32_t part = 0;
     struct ats_expert_store *store =
         step->weight->sliced ? ats_experts_store_of(stream, step->weight, &part) : NULL;
-    const size_t bytes = step->matrix.expert_bytes;
-    if (store == NULL || bytes % sizeof(float) != 0 || store->slots.part_bytes[part] != bytes) {
-        return true;
+    if (store != NULL && store->slots.part_bytes[part] == step->matrix.expert_bytes) {
+        step->store = store;
+        step->slots = store->in_vram[part];
     }
-    const size_t ids = (size_t)step->matrix.n_used * step->matrix.n_tokens * sizeof(int32_t);
-    step->slots = words_at(store->in_vram[part].buffer, store->in_vram[part].data, bytes,
-                           store->slots.n_slots);
-    step->list = numbers_at(&step->lists, ids, store->slots.n_slots, 1);
-    step->hits = words_at(step->bytes.buffer, step->bytes.data, bytes, store->slots.n_slots);
-    step->hits.op = GGML_OP_GET_ROWS;
-    step->hits.flags = GGML_TENSOR_FLAG_COMPUTE;
-    step->hits.src[0] = &step->slots;
-    step->hits.src[1] = &step->list;
-    step->hits_node = &step->hits;
-    ats_name_after(&step->list, step->ids);
-    ats_name_after(&step->hits, &step->weight->as_made);
-    if (!ggml_backend_dev_supports_op(stream->device->accel, &step->hits)) {
-        return true;
-    }
-    step->store = store;
-    return (make_graph(&step->hits_graph, &step->hits_node) || ats_fail(err, "out of memory")) &&
-           ats_stand_in_init(&step->slots, err) && ats_stand_in_init(&step->list, err) &&
-           ats_stand_in_init(&step->hits, err);
 }
 
-static bool make_product(struct ats_description *description, struct ats_used_step *step,
-                         struct ats_error *err)
+static bool make_graph(const struct ats_stream *stream, struct ats_description *description,
+                       struct ats_used_step *step, struct ats_error *err)
 {
+    const struct ats_staging_area *area = &stream->staging;
     const struct ggml_tensor *node = step->node;
-    step->weight_there = experts_of(node->src[0], step->shape.room);
-    step->weight_there.buffer = step->bytes.buffer;
-    step->weight_there.data = step->bytes.data;
-    step->ids_there = numbers_at(&step->lists, 0, step->matrix.n_used, step->matrix.n_tokens);
-    ats_name_after(&step->ids_there, step->ids);
-    step->input = *ats_description_find(description, node->src[1])->stand_in;
-    step->input.view_src = NULL; /* Vulkan would look for a view's bytes there */
-    step->input.view_offs = 0;
-    step->product = *ats_description_find(description, node)->stand_in;
-    step->product.op = GGML_OP_MUL_MAT_ID;
-    step->product.flags =
-        GGML_TENSOR_FLAG_COMPUTE | (step->product.flags & GGML_TENSOR_FLAG_OUTPUT);
-    memcpy(step->product.op_params, node->op_params, sizeof(node->op_params));
-    memset(step->product.src, 0, sizeof(step->product.src));
-    step->product.src[0] = &step->weight_there;
-    step->product.src[1] = &step->input;
-    step->product.src[2] = &step->ids_there;
-    step->product_node = &step->product;
-    return (make_graph(&step->product_graph, &step->product_node) ||
-            ats_fail(err, "out of memory")) &&
-           ats_stand_in_init(&step->weight_there, err) &&
-           ats_stand_in_init(&step->ids_there, err) && ats_stand_in_init(&step->input, err) &&
-           ats_stand_in_init(&step->product, err);
+    step->experts = experts_of(node->src[0], step->shape.room);
+    step->experts.buffer = area->buffer;
+    step->experts.data = area->base;
+    make_tensors(step, *ats_description_find(description, node->src[1])->stand_in,
+                 ats_description_find(description, node)->stand_in, area->buffer,
+                 area->base + area->ring, alignment_of(stream));
+    ats_name_after(&step->experts, &step->weight->as_made);
+    ats_name_after(&step->input, node->src[1]);
+    ats_name_after(&step->inputs, node->src[1]);
+    ats_name_after(&step->product, node);
+    ats_name_after(&step->result, node);
+    ats_name_after(&step->put, node);
+    for (int i = 0; i < 3; i++) {
+        step->lists[i].data = area->base;
+        ats_name_after(&step->lists[i], step->ids);
+    }
+    struct ggml_tensor *made[] = {&step->experts, &step->lists[0], &step->lists[1], &step->lists[2],
+                                  &step->input,   &step->inputs,   &step->columns,  &step->product,
+                                  &step->results, &step->result,   &step->put};
+    if (!ats_rows_graph(&step->graph, step->nodes, 3)) {
+        return ats_fail(err, "out of memory");
+    }
+    for (size_t i = 0; i < sizeof(made) / sizeof(made[0]); i++) {
+        if (!ats_stand_in_init(made[i], err)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 struct ats_used_step *ats_used_make(const struct ats_stream *stream,
                                     struct ats_description *description, size_t root,
-                                    const struct ats_used_shape *shape,
-                                    const struct ggml_tensor *accel, struct ats_error *err)
+                                    const struct ats_used_shape *shape, struct ats_error *err)
 {
     const struct ggml_tensor *node = product_of(description, root);
-    const struct ats_used_matrix matrix = ats_used_matrix_of(stream->device, description, root);
-    const size_t n_ids = (size_t)matrix.n_used * matrix.n_tokens;
+    const struct ats_used_matrix matrix = ats_used_matrix_of(stream, description, root);
     struct ats_used_step *step = calloc(1, sizeof(*step));
     if (step == NULL) {
         ats_fail(err, "out of memory");
@@ -178,40 +272,41 @@ struct ats_used_step *ats_used_make(const struct ats_stream *stream,
     step->ids = node->src[2];
     step->matrix = matrix;
     step->shape = *shape;
-    step->bytes = ats_raw_tensor(accel->buffer, accel->data, shape->lists);
-    step->lists = ats_raw_tensor(accel->buffer, (char *)accel->data + shape->lists,
-                                 shape->place_bytes - shape->lists);
-    ats_name_after(&step->bytes, &step->weight->as_made);
-    ats_name_after(&step->lists, step->ids);
-    step->numbers = calloc(n_ids + matrix.n_experts, sizeof(*step->numbers));
-    step->found.place_of = calloc(matrix.n_experts, sizeof(*step->found.place_of));
-    step->found.hits = calloc(matrix.n_experts, sizeof(*step->found.hits));
-    step->found.runs = calloc(matrix.n_experts, sizeof(*step->found.runs));
-    if (step->numbers == NULL || step->found.place_of == NULL || step->found.hits == NULL ||
-        step->found.runs == NULL) {
-        ats_fail(err, "out of memory");
-        ats_used_free(step);
-        return NULL;
-    }
-    if (!make_product(description, step, err) || !make_hits(stream, step, err)) {
-        ats_used_free(step);
+    step->most_columns = most_columns(stream, node);
+    step->places = calloc(shape->n_parcels, sizeof(*step->places));
+    find_slots(stream, step);
+    const bool has_memory =
+        ats_used_init(matrix.n_experts, all_columns(node), shape->n_parcels, &step->found) &&
+        step->places != NULL;
+    if ((!has_memory && !ats_fail(err, "out of memory")) ||
+        !make_graph(stream, description, step, err)) {
+        ats_used_step_free(step);
         return NULL;
     }
     return step;
 }
 
-void ats_used_free(struct ats_used_step *step)
+void ats_used_step_free(struct ats_used_step *step)
 {
     if (step == NULL) {
         return;
     }
-    ats_graph_free_counts(&step->product_graph);
-    ats_graph_free_counts(&step->hits_graph);
-    free(step->numbers);
-    free(step->found.place_of);
-    free(step->found.hits);
-    free(step->found.runs);
+    ats_graph_free_counts(&step->graph);
+    ats_used_free(&step->found);
+    free(step->places);
     free(step);
+}
+
+void ats_used_set_place(struct ats_used_step *step, uint32_t parcel,
+                        const struct ggml_tensor *accel)
+{
+    const struct ats_used_shape *shape = &step->shape;
+    struct ats_used_place *place = &step->places[parcel];
+    place->bytes = ats_raw_tensor(accel->buffer, accel->data, shape->lists);
+    place->lists = ats_raw_tensor(accel->buffer, (char *)accel->data + shape->lists,
+                                  shape->place_bytes - shape->lists);
+    ats_name_after(&place->bytes, &step->weight->as_made);
+    ats_name_after(&place->lists, step->ids);
 }
 
 /* ---- a pass ---- */
@@ -236,133 +331,152 @@ static bool are_experts(const struct ats_used_step *step, int32_t *wrong)
     return true;
 }
 
-/* Gives the columns that the CPU has places of experts that the token does not use: kernels rely on
- * a token's experts being different ones. They are, if any is left to the CPU, so there are as many
- * places as a token uses, at least. */
-static void fill_voids(int32_t *places, uint32_t n_used)
+static void find(struct ats_used_step *step)
 {
-    int32_t next = 0;
-    for (uint32_t i = 0; i < n_used; i++) {
-        if (places[i] != ATS_USED_NONE) {
-            continue;
-        }
-        for (uint32_t k = 0; k < n_used; k++) { /* from the start again where one is taken */
-            if (places[k] == next) {
-                next++;
-                k = UINT32_MAX;
-            }
-        }
-        places[i] = next++;
-    }
-}
-
-/* Finds the places of what the tokens from `first` on use, and makes the lists of it. */
-static void find(struct ats_used_step *step, uint32_t first)
-{
-    const uint32_t n_used = step->matrix.n_used;
-    const uint32_t n_tokens = step->matrix.n_tokens - first;
-    struct ats_used *found = &step->found;
-    for (uint32_t t = 0; t < n_tokens; t++) {
-        memcpy(step->numbers + (size_t)t * n_used, row_of(step, first + t),
-               n_used * sizeof(int32_t));
-    }
     const struct ats_used_query query = {
-        .ids = step->numbers,
-        .n_tokens = n_tokens,
-        .n_used = n_used,
-        .n_experts = (int32_t)step->node->src[0]->ne[2],
+        .ids = step->ids->data,
+        .stride = step->ids->nb[1] / sizeof(int32_t),
+        .n_tokens = step->matrix.n_tokens,
+        .n_used = step->matrix.n_used,
+        .n_experts = (int32_t)step->matrix.n_experts,
         .slot_of = step->store != NULL ? step->store->slots.slot_of : NULL,
         .left = step->share != NULL ? step->share->left : NULL,
+        .own_inputs = has_own_inputs(step->node),
         .gap = step->shape.gap,
         .room = step->shape.room,
+        .n_parcels = step->shape.n_parcels,
     };
-    ats_used_find(&query, found);
-    for (size_t i = 0; i < (size_t)found->n_tokens * n_used; i++) {
-        step->numbers[i] = found->place_of[step->numbers[i]];
-    }
-    for (uint32_t t = 0; step->share != NULL && t < found->n_tokens; t++) {
-        fill_voids(step->numbers + (size_t)t * n_used, n_used);
-    }
-    int32_t *slots = step->numbers + (size_t)step->matrix.n_tokens * n_used;
-    for (uint32_t h = 0; h < found->n_hits; h++) {
-        slots[h] = query.slot_of[found->hits[h]];
-    }
+    ats_used_find(&query, &step->found);
 }
 
 /* What an accelerator reads behind the last expert must be numbers. */
 static const char zeros[4096];
 
-size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_t first)
+/* The place of the parcel: those behind the plan's have the last one's. */
+static const struct ats_used_place *place_of(const struct ats_used_step *step, uint32_t parcel)
 {
-    int32_t wrong = 0;
-    if (first == 0 && !are_experts(step, &wrong)) {
-        step->found.n_tokens = 0; /* nothing is copied, and nothing computed */
-        return 0;
-    }
-    find(step, first);
+    const uint32_t last = step->shape.n_parcels - 1;
+    return &step->places[parcel < last ? parcel : last];
+}
+
+/* Where the parcel's lists begin in its place: behind those of the hits, in the first one. */
+static size_t first_number(const struct ats_used_step *step, uint32_t parcel)
+{
+    return parcel == 0 ? LISTS * (size_t)step->found.hits.n : 0;
+}
+
+static void copy_lists(struct ats_used_step *step, ggml_backend_t backend, uint32_t parcel)
+{
     const struct ats_used *found = &step->found;
-    const size_t bytes = step->matrix.expert_bytes;
-    const size_t n_ids = (size_t)step->matrix.n_tokens * step->matrix.n_used;
-    const size_t numbers = (n_ids + found->n_hits) * sizeof(int32_t);
-    ggml_backend_tensor_set_async(backend, &step->lists, step->numbers, 0, numbers);
-    if (first == 0 && step->listed != NULL) {
+    const struct ats_used_columns *columns = &found->parcels[parcel].columns;
+    const size_t before = first_number(step, parcel);
+    const size_t n = before + LISTS * (size_t)columns->n;
+    if (n > 0) {
+        struct ggml_tensor lists = place_of(step, parcel)->lists;
+        ggml_backend_tensor_set_async(backend, &lists,
+                                      found->numbers + LISTS * (size_t)columns->first - before, 0,
+                                      n * sizeof(int32_t));
+    }
+}
+
+size_t ats_used_copy(struct ats_used_step *step, ggml_backend_t backend, uint32_t parcel)
+{
+    struct ats_used *found = &step->found;
+    int32_t wrong = 0;
+    if (parcel == 0) {
+        step->names_no_expert = !are_experts(step, &wrong);
+        found->n_parcels = 0;
+        if (!step->names_no_expert) {
+            find(step);
+        }
+    }
+    if (parcel >= found->n_parcels) {
+        return 0; /* nothing is copied, and nothing computed */
+    }
+    copy_lists(step, backend, parcel);
+    if (parcel == 0 && step->listed != NULL) {
         ggml_backend_event_record(step->listed, backend);
     }
-    size_t place = found->n_hits;
+    const size_t bytes = step->matrix.expert_bytes;
+    const struct ats_used_parcel *p = &found->parcels[parcel];
     const char *host = ats_record_host(step->weight);
-    for (uint32_t r = 0; r < found->n_runs; r++) {
-        const struct ats_used_run *run = &found->runs[r];
-        const size_t n = (size_t)run->n;
-        ggml_backend_tensor_set_async(backend, &step->bytes, host + bytes * (size_t)run->first,
+    struct ggml_tensor there = place_of(step, parcel)->bytes;
+    size_t place = 0;
+    for (uint32_t r = p->first_run; r < p->first_run + p->n_runs; r++) {
+        const size_t n = (size_t)found->runs[r].n;
+        ggml_backend_tensor_set_async(backend, &there, host + bytes * (size_t)found->runs[r].first,
                                       place * bytes, n * bytes);
         place += n;
     }
-    for (size_t done = 0; done < step->matrix.padding;) {
+    for (size_t done = 0; place > 0 && done < step->matrix.padding;) {
         const size_t left = step->matrix.padding - done;
         const size_t n = left < sizeof(zeros) ? left : sizeof(zeros);
-        ggml_backend_tensor_set_async(backend, &step->bytes, zeros, place * bytes + done, n);
+        ggml_backend_tensor_set_async(backend, &there, zeros, place * bytes + done, n);
         done += n;
     }
-    return (place - found->n_hits) * bytes;
+    return place * bytes;
 }
 
-static enum ggml_status copy_hits(struct ats_stream *stream, struct ats_used_step *step)
+/* Computes columns whose lists begin at a number of the place's, with `n_experts` that are at
+ * `experts`: as many at once as scratch has room for. */
+static enum ggml_status compute(struct ats_stream *stream, struct ats_used_step *step,
+                                const struct ats_used_columns *columns,
+                                const struct ats_used_place *place, size_t first,
+                                const struct ggml_tensor *experts, uint32_t n_experts)
 {
-    const uint32_t n = step->found.n_tokens > 0 ? step->found.n_hits : 0;
-    if (n == 0) {
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    step->experts.buffer = experts->buffer;
+    step->experts.data = experts->data;
+    step->experts.ne[2] = n_experts;
+    step->experts.nb[3] = step->experts.nb[2] * n_experts;
+    for (uint32_t done = 0; status == GGML_STATUS_SUCCESS && done < columns->n;) {
+        const uint32_t left = columns->n - done;
+        const uint32_t n = left < step->most_columns ? left : step->most_columns;
+        resize(step, place, first + done, columns->n, n);
+        stream->in_flight = true;
+        status = ggml_backend_graph_compute_async(stream->accel, &step->graph);
+        done += n;
+    }
+    return status;
+}
+
+static enum ggml_status compute_hits(struct ats_stream *stream, struct ats_used_step *step)
+{
+    const struct ats_used *found = &step->found;
+    if (found->n_parcels == 0 || found->n_hits == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    const int32_t *slots = step->numbers + (size_t)step->matrix.n_tokens * step->matrix.n_used;
-    step->hits.ne[1] = n;
-    step->hits.nb[2] = step->hits.nb[1] * n;
-    step->hits.nb[3] = step->hits.nb[2];
-    step->list.ne[0] = n;
-    step->list.nb[1] = n * sizeof(int32_t);
-    step->list.nb[2] = step->list.nb[1];
-    step->list.nb[3] = step->list.nb[1];
-    ats_observe_slots(stream, step->store, NULL, slots, step->found.hits, n);
-    const enum ggml_status status =
-        ggml_backend_graph_compute_async(stream->accel, &step->hits_graph);
+    ats_observe_slots(stream, step->store, NULL, found->hit_slots, found->hit_experts,
+                      found->n_hits);
+    const enum ggml_status status = compute(stream, step, &found->hits, &step->places[0], 0,
+                                            &step->slots, (uint32_t)step->store->slots.n_slots);
     ats_observe_slots(stream, NULL, NULL, NULL, NULL, 0);
     return status;
 }
 
-/* The product for the tokens from `first` on that have been served. */
-static enum ggml_status compute(struct ats_stream *stream, struct ats_used_step *step,
-                                const struct ggml_tensor *input, const struct ggml_tensor *product,
-                                uint32_t first)
+static enum ggml_status compute_parcel(struct ats_stream *stream, struct ats_used_step *step,
+                                       uint32_t parcel)
 {
-    const uint32_t n = step->found.n_tokens;
-    step->weight_there.ne[2] = step->found.n_places;
-    step->weight_there.nb[3] = step->weight_there.nb[2] * step->found.n_places;
-    step->ids_there.ne[1] = n;
-    step->ids_there.nb[2] = step->ids_there.nb[1] * n;
-    step->ids_there.nb[3] = step->ids_there.nb[2];
-    step->input.data = (char *)input->data + first * input->nb[2];
-    step->input.ne[2] = n;
-    step->product.data = (char *)product->data + first * product->nb[2];
-    step->product.ne[2] = n;
-    return ggml_backend_graph_compute_async(stream->accel, &step->product_graph);
+    const struct ats_used_place *place = place_of(step, parcel);
+    const struct ats_used_parcel *p = &step->found.parcels[parcel];
+    return compute(stream, step, &p->columns, place, first_number(step, parcel), &place->bytes,
+                   p->n_places);
+}
+
+/* Parcels for which the plan has no place: one after the other in that of the last. */
+static enum ggml_status add_rounds(struct ats_stream *stream, struct ats_used_step *step)
+{
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    for (uint32_t p = step->shape.n_parcels;
+         status == GGML_STATUS_SUCCESS && p < step->found.n_parcels; p++) {
+        ats_stream_wait(stream); /* the place is free */
+        const size_t crossed = ats_used_copy(step, stream->accel, p);
+        stream->device->counters.copied_to_accel_bytes += crossed;
+        stream->device->counters.promoted_bytes += crossed;
+        stream->device->counters.used_rounds++;
+        status = compute_parcel(stream, step, p);
+    }
+    return status;
 }
 
 /* What is left to the CPU. False: nothing, as the ids are no experts. */
@@ -378,65 +492,61 @@ static bool choose_left(const struct ats_used_step *step)
     return good;
 }
 
-enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_plan *plan,
-                              size_t split, struct ats_error *err)
+/* The ids are in host memory from now on. False: the accelerator has failed. */
+static bool learn_ids(struct ats_stream *stream, const struct ats_graph_plan *plan, size_t split,
+                      struct ats_used_step *step, struct ats_error *err)
 {
-    const struct ats_plan_split *s = &plan->splits[split];
-    struct ats_used_step *step = plan->promotions[s->first_promotion].used;
-    const bool is_first = stream->staging.known_ids != step->ids;
-    if (is_first) {
-        ats_stream_wait(stream);
-        if (stream->reports_errors && ats_accel_failed(stream->accel, err)) {
-            return GGML_STATUS_FAILED;
-        }
-        stream->staging.known_ids = step->ids;
+    ats_stream_wait(stream);
+    if (stream->reports_errors && ats_accel_failed(stream->accel, err)) {
+        return false;
     }
-    const bool shares = is_first && step->share != NULL && choose_left(step);
+    stream->staging.known_ids = step->ids;
+    const bool shares = step->share != NULL && choose_left(step);
     ats_promotions_ids_known(stream, plan, split);
     if (shares) {
         ats_share_keep_input(step->share);
     }
+    return true;
+}
+
+enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_plan *plan,
+                              size_t split, struct ats_error *err)
+{
+    const struct ats_plan_split *s = &plan->splits[split];
+    const struct ats_promotion_step *promotion = &plan->promotions[s->first_promotion];
+    struct ats_used_step *step = promotion->used;
+    const uint32_t parcel = promotion->parcel;
+    if (stream->staging.known_ids != step->ids && !learn_ids(stream, plan, split, step, err)) {
+        return GGML_STATUS_FAILED;
+    }
     enum ggml_status status = GGML_STATUS_SUCCESS;
-    if (step->listed != NULL && step->found.n_tokens > 0) { /* beside the copies of the others */
+    if (parcel == 0 && step->listed != NULL) { /* beside the copies */
         ggml_backend_event_wait(stream->accel, step->listed);
         stream->in_flight = true;
-        status = copy_hits(stream, step);
+        status = compute_hits(stream, step);
     }
     if (status != GGML_STATUS_SUCCESS || !ats_promotions_await(stream, plan, split)) {
         return GGML_STATUS_FAILED;
     }
     int32_t wrong = 0;
-    if (step->found.n_tokens == 0 && !are_experts(step, &wrong)) {
+    if (step->names_no_expert && !are_experts(step, &wrong)) {
         ats_fail(err, "%s names expert %d of %u", step->ids->name, (int)wrong,
                  step->matrix.n_experts);
         return GGML_STATUS_FAILED;
     }
     ats_meter_given(stream, s->profile_us[ATS_ACCEL]);
-    const struct ggml_tensor input = step->input;
-    const struct ggml_tensor product = step->product;
-    if (step->listed == NULL) {
-        status = copy_hits(stream, step);
+    if (parcel == 0) {
+        stream->device->counters.used_matrices++;
+        stream->device->counters.used_rounds++;
+        if (step->listed == NULL) {
+            status = compute_hits(stream, step);
+        }
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = compute(stream, step, &input, &product, 0);
+        status = compute_parcel(stream, step, parcel);
     }
-    uint32_t done = step->found.n_tokens;
-    stream->device->counters.used_matrices++;
-    stream->device->counters.used_rounds++;
-    while (status == GGML_STATUS_SUCCESS && done < step->matrix.n_tokens) {
-        ats_stream_wait(stream); /* the place, and the lists in host memory, are free */
-        const size_t crossed = ats_used_copy(step, stream->accel, done);
-        stream->device->counters.copied_to_accel_bytes += crossed;
-        stream->device->counters.promoted_bytes += crossed;
-        stream->device->counters.used_rounds++;
-        stream->in_flight = true;
-        status = copy_hits(stream, step);
-        if (status == GGML_STATUS_SUCCESS) {
-            status = compute(stream, step, &input, &product, done);
-        }
-        done += step->found.n_tokens;
+    if (status == GGML_STATUS_SUCCESS && parcel == step->shape.n_parcels - 1) {
+        status = add_rounds(stream, step);
     }
-    step->input = input;
-    step->product = product;
     return status;
 }

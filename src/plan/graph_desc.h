@@ -48,6 +48,7 @@ struct ats_root {
     /* If promoted: its one reader takes only the experts that the pass uses (used.h), whatever the
      * pieces would be. */
     bool by_use;
+    uint32_t n_parcels;      /* of them, at least one */
     float used_us;           /* that those which are expected take to cross */
     bool may_share;          /* and the CPU can, or is to, take a share of its layer (share.h) */
     size_t used_place_bytes; /* in staging memory */

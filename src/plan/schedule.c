@@ -151,7 +151,7 @@ static void add_alone(struct builder *b, uint32_t index, uint32_t root)
     const struct ats_op *op = &b->graph->ops[index];
     struct ats_schedule *out = b->out;
     const bool by_use = b->graph->roots[root].by_use;
-    const uint32_t n = by_use ? 1 : b->graph->roots[root].pieces.n;
+    const uint32_t n = by_use ? b->graph->roots[root].n_parcels : b->graph->roots[root].pieces.n;
     if (by_use) {
         bring_ids(b, index);
     }
@@ -164,7 +164,7 @@ static void add_alone(struct builder *b, uint32_t index, uint32_t root)
         b->split->n_ops = 1;
         b->split->n_promotions = 1;
         b->split->piece = p;
-        b->split->n_pieces = by_use ? 0 : n;
+        b->split->n_pieces = n;
         b->split->by_use = by_use;
         read_all(b, op, ATS_ACCEL);
     }
@@ -231,7 +231,8 @@ static size_t more_pieces(const struct ats_graph_desc *graph)
 {
     size_t n = 0;
     for (size_t r = 0; r < graph->n_roots; r++) {
-        n += graph->roots[r].promoted ? graph->roots[r].pieces.n + graph->roots[r].by_use : 0;
+        const struct ats_root *root = &graph->roots[r];
+        n += root->promoted ? root->pieces.n + root->n_parcels + root->by_use : 0;
     }
     return n;
 }

@@ -14,7 +14,7 @@
  * block) and both fit.
  *
  * An operator whose matrix comes in pieces is as many splits of its own, each of which computes its
- * rows: they have the operator in common. One whose matrix comes by use is a split of its own, too;
+ * rows: they have the operator in common. One whose matrix comes by use is a split for each parcel;
  * if the CPU lacks the ids of its columns, a split of the CPU without operators has their copy.
  *
  * A region (graph_desc.h) is a split of its own. If the CPU lacks what it reads, a split of the CPU
@@ -40,16 +40,16 @@ struct ats_split {
     uint32_t n_copies;
     uint32_t first_promotion; /* schedule->promotions[...]: read here for the first time */
     uint32_t n_promotions;
-    uint32_t piece;    /* of the promoted matrix that its one operator reads in pieces */
+    uint32_t piece;    /* of the promoted matrix that its one operator reads in pieces or parcels */
     uint32_t n_pieces; /* 0: none is */
-    bool by_use;       /* its one operator takes of its matrix what the pass uses (used.h) */
+    bool by_use;       /* parcels: it takes of its matrix what the pass uses (used.h) */
     uint32_t share;    /* the stretch of operators that ends with it (graph_desc.h); 0: none does */
 };
 
 /* A promoted weight, in the order of first reading. */
 struct ats_promoted {
     uint32_t root;
-    uint32_t piece; /* of root->pieces, if there are several: each has an entry */
+    uint32_t piece; /* or parcel of the root, if there are several: each has an entry */
     uint32_t first_split;
     uint32_t last_split;
 };

@@ -53,9 +53,9 @@ bool ats_share_may_pay(const struct ats_share_costs *costs)
 }
 
 uint32_t ats_share_choose(const struct ats_share_costs *costs, struct ats_share_expert *experts,
-                          uint32_t n, uint32_t n_others, uint64_t most_columns)
+                          uint32_t n, uint64_t most_columns)
 {
-    double best_us = ats_share_us(costs, 0, n + n_others);
+    double best_us = ats_share_us(costs, 0, n);
     double own_us = (double)costs->fixed_us;
     uint64_t columns = 0;
     uint32_t best = 0;
@@ -66,7 +66,7 @@ uint32_t ats_share_choose(const struct ats_share_costs *costs, struct ats_share_
         if (columns > most_columns) {
             break;
         }
-        const double us = ats_share_us(costs, own_us, n + n_others - k - 1);
+        const double us = ats_share_us(costs, own_us, n - k - 1);
         if (us < best_us) {
             best_us = us;
             best = k + 1;

@@ -46,10 +46,9 @@ struct ats_share_expert {
 };
 
 /* Sorts the experts, by the number of columns and then by their own, and returns how many of the
- * first are for the CPU: at most what have `most_columns` together. Beside them `n_others` cross
- * whatever is chosen. */
+ * first are for the CPU: at most what have `most_columns` together. */
 uint32_t ats_share_choose(const struct ats_share_costs *costs, struct ats_share_expert *experts,
-                          uint32_t n, uint32_t n_others, uint64_t most_columns);
+                          uint32_t n, uint64_t most_columns);
 
 /* Their T, in microseconds, of `n` experts that cross while the CPU takes own_us; 0: it takes no
  * share. */

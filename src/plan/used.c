@@ -4,6 +4,8 @@
 #include "plan/experts.h"
 #include "plan/share.h"
 
+#include <stdlib.h>
+
 /* Layers of the routing's model that are averaged. */
 enum { LAYERS = 4 };
 
@@ -13,6 +15,12 @@ static const double MORE_ROOM = 1.6;
 
 /* Where lists begin, on any accelerator. */
 enum { LIST_ALIGNMENT = 256 };
+
+enum { LISTS = ATS_USED_LISTS };
+
+/* A parcel is at most one part of so many of the staging memory that it may have: one is read, one
+ * is there, and two are on their way. */
+enum { PARCELS_AT_ONCE = 4 };
 
 /* What the tokens use in one layer. 0: out of memory. */
 static uint32_t used_in_layer(uint32_t n_experts, uint32_t n_used, uint32_t n_tokens,
@@ -57,30 +65,39 @@ static size_t align(size_t bytes)
     return (bytes + LIST_ALIGNMENT - 1) / LIST_ALIGNMENT * LIST_ALIGNMENT;
 }
 
+/* Experts for which a place of so many bytes has room. */
+static size_t room_of(size_t bytes, size_t beside, size_t expert_bytes)
+{
+    return bytes > beside ? (bytes - beside) / expert_bytes : 0;
+}
+
 bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_promotion *rule,
                          const struct ats_partition_costs *costs, uint32_t expected,
                          struct ats_used_shape *shape)
 {
-    const size_t numbers = (size_t)matrix->n_used * matrix->n_tokens + matrix->n_experts;
-    const size_t beside = matrix->padding + LIST_ALIGNMENT + align(numbers * sizeof(int32_t));
-    const size_t most = rule->most_used_bytes > beside
-                            ? (rule->most_used_bytes - beside) / matrix->expert_bytes
-                            : 0;
-    const size_t wanted = (size_t)(MORE_ROOM * expected) + 1;
-    size_t room = most / 2 > wanted ? most / 2 : wanted;
-    room = rule->tight_used ? 2U * matrix->n_used : room;
-    room = room < most ? room : most;
-    room = room < matrix->n_experts ? room : matrix->n_experts;
-    if (expected >= matrix->n_experts || (expected > most && !rule->tight_used) ||
-        matrix->n_used > room) {
+    const size_t lists = align(LISTS * (size_t)matrix->n_used * matrix->n_tokens * sizeof(int32_t));
+    const size_t beside = matrix->padding + LIST_ALIGNMENT + lists;
+    const size_t most = room_of(rule->most_used_bytes / 2, beside, matrix->expert_bytes);
+    if (expected >= matrix->n_experts || most == 0) {
         return false;
     }
-    const size_t widest = (size_t)ats_expert_widest_gap(matrix->expert_bytes, costs);
-    const size_t between = room / matrix->n_used - 1; /* one token fits, whatever it uses */
-    *shape = (struct ats_used_shape){.room = (uint32_t)room,
-                                     .gap = (int32_t)(widest < between ? widest : between)};
+    const size_t wanted = (size_t)(MORE_ROOM * expected) + 1;
+    const size_t n = wanted < matrix->n_experts ? wanted : matrix->n_experts;
+    const size_t usual =
+        room_of(rule->most_used_bytes / PARCELS_AT_ONCE, beside, matrix->expert_bytes);
+    const size_t room = usual > 0 ? usual : most;
+    const size_t n_parcels = (n + room - 1) / room;
+    *shape = (struct ats_used_shape){
+        .n_parcels = (uint32_t)n_parcels,
+        .room = (uint32_t)((n + n_parcels - 1) / n_parcels),
+        .gap = ats_expert_widest_gap(matrix->expert_bytes, costs),
+    };
+    if (rule->tight_used) {
+        shape->n_parcels = 2;
+        shape->room = (uint32_t)(matrix->n_used < most ? matrix->n_used : most);
+    }
     shape->lists = align(shape->room * matrix->expert_bytes + matrix->padding);
-    shape->place_bytes = shape->lists + align(numbers * sizeof(int32_t));
+    shape->place_bytes = shape->lists + lists;
     return true;
 }
 
@@ -121,7 +138,7 @@ double ats_used_pass_us(const struct ats_graph_desc *graph, const struct ats_pro
             const bool by_use = graph->roots[r].by_use;
             *(by_use ? &used_us : &ahead_us) +=
                 (double)ats_promotion_copy_us(rule, &graph->roots[r]);
-            used_us += by_use ? (double)costs->split_us : 0;
+            used_us += by_use ? (double)costs->split_us * graph->roots[r].n_parcels : 0;
         }
     }
     for (size_t i = 0; i < graph->n_ops; i++) {
@@ -155,7 +172,7 @@ static uint32_t left_to_cpu(const struct ats_promotion *rule, const struct ats_u
     const uint32_t n_copies = runs_of(m->n_experts, expected);
     *us = (double)rule->copy_latency_us * n_copies +
           (double)(expected * m->expert_bytes) / (double)rule->link_bytes_per_us;
-    if (rule->share_rates == NULL || m->flops <= 0 || expected <= m->n_used) {
+    if (rule->share_rates == NULL || m->flops <= 0 || expected == 0) {
         return 0;
     }
     const struct ats_share_costs costs =
@@ -164,8 +181,7 @@ static uint32_t left_to_cpu(const struct ats_promotion *rule, const struct ats_u
     *may_share = *may_share && (rule->kind != ATS_PROMOTE_FASTER || ats_share_may_pay(&costs));
     const double n_left = ats_share_expected(&costs, expected, (uint64_t)m->n_tokens * m->n_used,
                                              m->most_columns, us);
-    const uint32_t most = expected - m->n_used; /* those of the first token come in any case */
-    return n_left < most ? (uint32_t)n_left : most;
+    return n_left < expected ? (uint32_t)n_left : expected;
 }
 
 /* Sets what passes by use; returns how many. */
@@ -194,6 +210,7 @@ static size_t take(const struct ats_promotion *rule, const struct ats_partition_
         if (roots[r].by_use) {
             roots[r].used_us = (float)us;
             roots[r].used_place_bytes = shapes[r].place_bytes;
+            roots[r].n_parcels = shapes[r].n_parcels;
             n++;
         }
     }
@@ -224,62 +241,175 @@ void ats_prefer_used(const struct ats_graph_desc *graph, const struct ats_promot
 
 /* ---- what a pass uses ---- */
 
+bool ats_used_init(uint32_t n_experts, uint64_t n_columns, uint32_t n_parcels,
+                   struct ats_used *used)
+{
+    *used = (struct ats_used){
+        .hit_experts = calloc(n_experts, sizeof(*used->hit_experts)),
+        .hit_slots = calloc(n_experts, sizeof(*used->hit_slots)),
+        .parcels = calloc((size_t)n_experts + n_parcels, sizeof(*used->parcels)),
+        .runs = calloc(n_experts, sizeof(*used->runs)),
+        .numbers = calloc(LISTS * n_columns + 1, sizeof(*used->numbers)),
+        .of_expert = calloc(4 * (size_t)n_experts, sizeof(*used->of_expert)),
+    };
+    return used->hit_experts != NULL && used->hit_slots != NULL && used->parcels != NULL &&
+           used->runs != NULL && used->numbers != NULL && used->of_expert != NULL;
+}
+
+void ats_used_free(struct ats_used *used)
+{
+    free(used->hit_experts);
+    free(used->hit_slots);
+    free(used->parcels);
+    free(used->runs);
+    free(used->numbers);
+    free(used->of_expert);
+    *used = (struct ats_used){0};
+}
+
+enum { IN_SLOT = -1 };
+
+/* By expert. */
+struct columns_of {
+    int32_t *n;      /* columns that want it, and that the CPU does not have */
+    int32_t *parcel; /* or IN_SLOT */
+    int32_t *place;  /* its slot, or place in the parcel */
+    int32_t *next;   /* of its columns, among all */
+};
+
 static bool is_hit(const struct ats_used_query *query, int32_t expert)
 {
     return query->slot_of != NULL && query->slot_of[expert] != ATS_EXPERT_NONE;
 }
 
-/* Places for what the first `n_tokens` use. */
-static void place(const struct ats_used_query *query, uint32_t n_tokens, struct ats_used *used)
+static void count(const struct ats_used_query *query, const struct columns_of *of)
 {
-    const int32_t n_experts = query->n_experts;
-    *used = (struct ats_used){
-        .n_tokens = n_tokens, .place_of = used->place_of, .hits = used->hits, .runs = used->runs};
-    for (int32_t e = 0; e < n_experts; e++) {
-        used->place_of[e] = ATS_USED_NONE;
+    for (int32_t e = 0; e < query->n_experts; e++) {
+        of->n[e] = 0;
     }
-    for (size_t i = 0; i < (size_t)n_tokens * query->n_used; i++) {
-        const int32_t expert = query->ids[i];
-        if (query->left == NULL || !query->left[expert] || i < query->n_used) {
-            used->place_of[expert] = 0;
+    for (uint32_t t = 0; t < query->n_tokens; t++) {
+        for (uint32_t i = 0; i < query->n_used; i++) {
+            const int32_t expert = query->ids[t * query->stride + i];
+            of->n[expert] += query->left == NULL || !query->left[expert];
         }
     }
-    for (int32_t e = 0; e < n_experts; e++) {
-        if (used->place_of[e] != ATS_USED_NONE && is_hit(query, e)) {
-            used->place_of[e] = (int32_t)used->n_hits;
-            used->hits[used->n_hits++] = e;
+}
+
+static void add_columns(const struct columns_of *of, int32_t expert,
+                        struct ats_used_columns *columns)
+{
+    of->next[expert] = (int32_t)(columns->first + columns->n);
+    columns->n += (uint32_t)of->n[expert];
+}
+
+static void find_hits(const struct ats_used_query *query, const struct columns_of *of,
+                      struct ats_used *used)
+{
+    used->hits = (struct ats_used_columns){0};
+    used->n_hits = 0;
+    for (int32_t e = 0; e < query->n_experts; e++) {
+        if (of->n[e] > 0 && is_hit(query, e)) {
+            of->parcel[e] = IN_SLOT;
+            of->place[e] = query->slot_of[e];
+            used->hit_experts[used->n_hits] = e;
+            used->hit_slots[used->n_hits++] = query->slot_of[e];
+            add_columns(of, e, &used->hits);
         }
     }
-    used->n_places = used->n_hits;
-    for (int32_t e = 0; e < n_experts; e++) {
-        if (used->place_of[e] == ATS_USED_NONE || is_hit(query, e)) {
+}
+
+static struct ats_used_parcel *begin_parcel(struct ats_used *used)
+{
+    const struct ats_used_parcel *last =
+        used->n_parcels > 0 ? &used->parcels[used->n_parcels - 1] : NULL;
+    const struct ats_used_columns *before = last != NULL ? &last->columns : &used->hits;
+    struct ats_used_parcel *parcel = &used->parcels[used->n_parcels++];
+    *parcel =
+        (struct ats_used_parcel){.first_run = last != NULL ? last->first_run + last->n_runs : 0,
+                                 .columns = {.first = before->first + before->n}};
+    return parcel;
+}
+
+/* A place for the expert behind those of the parcel, of which there are `n_before`, and with which
+ * there will be `n`. */
+static void add_place(const struct ats_used_query *query, struct ats_used *used,
+                      struct ats_used_parcel *parcel, int32_t expert, uint32_t n_before, uint32_t n)
+{
+    struct ats_used_run *last = &used->runs[parcel->first_run + parcel->n_runs];
+    if (parcel->n_runs > 0) {
+        last--;
+        const int32_t between = expert - (last->first + last->n);
+        const uint32_t places = parcel->n_places + (uint32_t)between + 1;
+        if (between <= query->gap && places + (n - n_before - 1) <= query->room) {
+            last->n += between + 1;
+            parcel->n_places = places;
+            return;
+        }
+        last++;
+    }
+    *last = (struct ats_used_run){expert, 1};
+    parcel->n_runs++;
+    parcel->n_places++;
+}
+
+static void find_parcels(const struct ats_used_query *query, const struct columns_of *of,
+                         struct ats_used *used)
+{
+    uint32_t n = 0;
+    for (int32_t e = 0; e < query->n_experts; e++) {
+        n += of->n[e] > 0 && !is_hit(query, e);
+    }
+    const uint32_t equal = (n + query->n_parcels - 1) / query->n_parcels;
+    const uint32_t each = equal < query->room ? equal : query->room;
+    used->n_parcels = 0;
+    struct ats_used_parcel *parcel = begin_parcel(used);
+    uint32_t n_in = 0;
+    for (int32_t e = 0; e < query->n_experts; e++) {
+        if (of->n[e] == 0 || is_hit(query, e)) {
             continue;
         }
-        struct ats_used_run *last = &used->runs[used->n_runs > 0 ? used->n_runs - 1 : 0];
-        if (used->n_runs > 0 && e - (last->first + last->n) <= query->gap) {
-            used->n_places += (uint32_t)(e + 1 - (last->first + last->n));
-            last->n = e + 1 - last->first;
-        } else {
-            used->runs[used->n_runs++] = (struct ats_used_run){e, 1};
-            used->n_places++;
+        if (n_in == each) {
+            parcel = begin_parcel(used);
+            n_in = 0;
         }
-        used->place_of[e] = (int32_t)used->n_places - 1;
+        add_place(query, used, parcel, e, n_in++, each);
+        of->parcel[e] = (int32_t)used->n_parcels - 1;
+        of->place[e] = (int32_t)parcel->n_places - 1;
+        add_columns(of, e, &parcel->columns);
+    }
+    while (used->n_parcels < query->n_parcels) {
+        begin_parcel(used);
+    }
+}
+
+static void fill_lists(const struct ats_used_query *query, const struct columns_of *of,
+                       struct ats_used *used)
+{
+    const uint32_t n_used = query->n_used;
+    for (uint32_t i = 0; i < query->n_tokens * n_used; i++) {
+        const uint32_t token = i / n_used;
+        const int32_t expert = query->ids[token * query->stride + i % n_used];
+        if (query->left != NULL && query->left[expert]) {
+            continue;
+        }
+        const int32_t parcel = of->parcel[expert];
+        const struct ats_used_columns *columns =
+            parcel == IN_SLOT ? &used->hits : &used->parcels[parcel].columns;
+        const size_t at = (size_t)of->next[expert]++;
+        int32_t *list = used->numbers + LISTS * (size_t)columns->first + (at - columns->first);
+        list[0] = (int32_t)(query->own_inputs ? i : token);
+        list[columns->n] = of->place[expert];
+        list[2 * (size_t)columns->n] = (int32_t)i;
     }
 }
 
 void ats_used_find(const struct ats_used_query *query, struct ats_used *used)
 {
-    place(query, query->n_tokens, used);
-    if (used->n_places <= query->room) {
-        return;
-    }
-    /* the most tokens that are served: more of them never need fewer places */
-    uint32_t fit = 1;
-    uint32_t too_many = query->n_tokens;
-    while (too_many - fit > 1) {
-        const uint32_t middle = fit + (too_many - fit) / 2;
-        place(query, middle, used);
-        *(used->n_places <= query->room ? &fit : &too_many) = middle;
-    }
-    place(query, fit, used);
+    const size_t n = (size_t)query->n_experts;
+    const struct columns_of of = {used->of_expert, used->of_expert + n, used->of_expert + 2 * n,
+                                  used->of_expert + 3 * n};
+    count(query, &of);
+    find_hits(query, &of, used);
+    find_parcels(query, &of, used);
+    fill_lists(query, &of, used);
 }

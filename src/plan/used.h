@@ -9,12 +9,15 @@
  *   by use: max(sum_v c(v), g') + sum_u (c(u) + s) + g - g' + h
  *
  * over all weights w that pass, of which u pass by use and v do not; c is the time of a copy, of
- * what is used of u alone, and not left to the CPU (share.h); s that of a change of sides; g the
- * accelerator's time of the pass, of which g' is for what reads no u, and h the CPU's for what does
- * not pass.
+ * what is used of u alone, and not left to the CPU (share.h); s, for each parcel, that of a change
+ * of sides; g the accelerator's time of the pass, of which g' is for what reads no u, and h the
+ * CPU's for what does not pass.
  *
- * The experts that come lie one behind the other in staging memory, and the ids of the columns are
- * those of their places there.
+ * The experts that come are cut into parcels, of as many bytes as staging memory has room for
+ * several of, so that one is read while others are copied. A parcel is experts that lie one behind
+ * the other, and the columns that want them: the accelerator gathers their inputs, makes the
+ * product, with ids that count places in the parcel, and puts the results where they belong. So
+ * each expert crosses once, however little room there is.
  *
  * Thread-safety: no shared state. */
 #ifndef ATS_PLAN_USED_H
@@ -53,19 +56,28 @@ struct ats_used_matrix {
 
 /* How a matrix passes by use. */
 struct ats_used_shape {
-    uint32_t room; /* places for experts */
+    uint32_t n_parcels;
+    uint32_t room; /* places for experts, in each */
     int32_t gap;  /* experts that are copied because that is faster than leaving them out, as far as
                      there is room */
-    size_t lists; /* where, in its place in staging memory, the lists begin: ids, and slots */
+    size_t lists; /* where, in a parcel's place in staging memory, its lists begin */
     size_t place_bytes; /* all of it */
 };
 
-/* A place of half of what the rule allows, so that one can be read while the next is copied; or
- * more, if that has too little room for more experts than are expected, as texts differ. False:
- * there is no room for those expected, or they are all; then the shape is void. */
+/* Parcels for more experts than are expected, as texts differ. False: an expert is larger than half
+ * of what the rule allows, or all are expected; then the shape is void. */
 bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_promotion *rule,
                          const struct ats_partition_costs *costs, uint32_t expected,
                          struct ats_used_shape *shape);
+
+/* Scratch for products with a matrix of such columns: an input and a result in f32, of so many
+ * columns at once. */
+enum { ATS_USED_COLUMNS = 512 };
+
+static inline size_t ats_used_scratch(uint64_t n_inputs, uint64_t n_results, uint64_t n_columns)
+{
+    return (size_t)((n_inputs + n_results) * sizeof(float) * n_columns);
+}
 
 /* Time of a pass with these weights promoted: by use, those of the roots that say so. Operators
  * that read a candidate which is not promoted are the CPU's, all others the accelerator's. */
@@ -75,8 +87,8 @@ double ats_used_pass_us(const struct ats_graph_desc *graph, const struct ats_pro
 
 /* Has candidates pass by use, those that can, if the rule wants it or the pass is faster then, and
  * chooses what is promoted anew: `promoted` is the choice without. `roots` are the graph's, whose
- * by_use, used_us and used_place_bytes it sets; `matrices` and `shapes`, the result of those
- * that pass by use, are by root. */
+ * by_use, n_parcels, used_us and used_place_bytes it sets; `matrices` and `shapes`, the result of
+ * those that pass by use, are by root. */
 void ats_prefer_used(const struct ats_graph_desc *graph, const struct ats_promotion *rule,
                      const struct ats_partition_costs *costs, const bool *candidates,
                      const struct ats_used_matrix *matrices, struct ats_root *roots,
@@ -84,19 +96,18 @@ void ats_prefer_used(const struct ats_graph_desc *graph, const struct ats_promot
 
 /* ---- what a pass uses ---- */
 
-enum { ATS_USED_NONE = -1 };
-
 struct ats_used_query {
-    const int32_t *ids; /* of the columns: n_tokens times n_used, each in [0, n_experts) */
+    const int32_t *ids; /* of the columns, by token: n_used, each in [0, n_experts) */
+    size_t stride;      /* from those of a token to the next */
     uint32_t n_tokens;
     uint32_t n_used;
     int32_t n_experts;
     const int32_t *slot_of; /* by expert: ATS_EXPERT_NONE if it is in no slot; or NULL: none is */
-    /* By expert: the CPU computes with it (share.h), so it needs no place; or NULL. Those of the
-     * first token have places all the same: so each token finds as many as it uses. */
-    const bool *left;
+    const bool *left;       /* by expert: the CPU computes with it (share.h); or NULL */
+    bool own_inputs;        /* each column has one; else all of a token have the same */
     int32_t gap;   /* experts between two that are copied that are copied too, to have one copy */
-    uint32_t room; /* places; at least n_used times (gap + 1) */
+    uint32_t room; /* places in a parcel; at least one */
+    uint32_t n_parcels; /* that are wished for; at least one */
 };
 
 /* Experts in host memory that come to places which follow each other. */
@@ -105,18 +116,44 @@ struct ats_used_run {
     int32_t n;
 };
 
-/* Which experts are where. The arrays have room for n_experts and are the caller's. */
-struct ats_used {
-    uint32_t
-        n_tokens; /* that are served, from the first one on: fewer if there is no room for more */
-    uint32_t n_hits;   /* experts in slots: places 0 to n_hits, ascending in `hits` */
-    uint32_t n_places; /* in all; those behind the hits are filled by the runs, in order */
-    uint32_t n_runs;
-    int32_t *place_of; /* by expert, or ATS_USED_NONE */
-    int32_t *hits;
-    struct ats_used_run *runs;
+enum { ATS_USED_LISTS = 3 };
+
+/* Columns with experts that are in one place. Their lists, one behind the other and of n each: rows
+ * of the input, places of experts, rows of the result. */
+struct ats_used_columns {
+    uint32_t first; /* its lists begin at three times as much */
+    uint32_t n;
 };
 
+struct ats_used_parcel {
+    uint32_t first_run;
+    uint32_t n_runs;
+    uint32_t n_places; /* that the runs fill, in order */
+    struct ats_used_columns columns;
+};
+
+/* Which experts are where. */
+struct ats_used {
+    struct ats_used_columns hits; /* places are slots, */
+    uint32_t n_hits;              /* of so many experts, */
+    int32_t *hit_experts;         /* ascending, */
+    int32_t *hit_slots;           /* and their slots */
+    uint32_t n_parcels; /* as many as were wished for at least, empty ones perhaps; more if there is
+                           too little room */
+    struct ats_used_parcel *parcels;
+    struct ats_used_run *runs;
+    int32_t *numbers;   /* all lists */
+    int32_t *of_expert; /* work space */
+};
+
+/* For queries of at most so many; free it with ats_used_free, on failure too. False: out of memory.
+ */
+bool ats_used_init(uint32_t n_experts, uint64_t n_columns, uint32_t n_parcels,
+                   struct ats_used *used);
+void ats_used_free(struct ats_used *used);
+
+/* Columns with one expert follow each other, in the order of the ids; experts ascend within a
+ * parcel, and from one to the next. Parcels have equally many experts, as far as they go. */
 void ats_used_find(const struct ats_used_query *query, struct ats_used *used);
 
 #endif

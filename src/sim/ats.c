@@ -70,13 +70,17 @@ static bool is_layer_weight(const struct ats_model *m, const struct ats_model_un
     return u->role != ATS_ROLE_EMBEDDING && m->tensors[m->weights[u->first_weight + w]].layer >= 0;
 }
 
+static void add_scratch(size_t bytes, struct ats_staging_need *need)
+{
+    need->scratch = bytes > need->scratch ? bytes : need->scratch;
+}
+
 static void add_need(const struct ats_pieces *pieces, uint64_t bytes, uint64_t columns,
                      struct ats_staging_need *need)
 {
     size_t *largest = pieces->n > 1 ? &need->piece : &need->whole;
-    const size_t scratch = ats_piece_scratch(pieces, columns);
     *largest = bytes > *largest ? bytes : *largest;
-    need->scratch = scratch > need->scratch ? scratch : need->scratch;
+    add_scratch(ats_piece_scratch(pieces, columns), need);
 }
 
 void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_bytes,
@@ -96,6 +100,12 @@ void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_b
             total += m->tensors[t].bytes;
             if (is_layer_weight(m, u, w)) {
                 add_need(&pieces, bytes, ats_sim_columns(u, s->ubatch), &need);
+            }
+            if (ats_sim_stacks_experts(m, u, t)) {
+                const struct ats_model_tensor *matrix = &m->tensors[t];
+                const uint64_t all = ats_sim_columns(u, s->ubatch);
+                const uint64_t n = all < ATS_USED_COLUMNS ? all : ATS_USED_COLUMNS;
+                add_scratch(ats_used_scratch(matrix->ne[0], matrix->ne[1], n), &need);
             }
         }
     }
@@ -200,7 +210,8 @@ static bool prefer_used(struct emitter *e, const struct ats_promotion *rule, con
         const struct ats_model_unit *u = &m->units[i];
         for (uint32_t w = 0; w < u->n_weights; w++) {
             const int32_t t = m->weights[u->first_weight + w];
-            if (candidates[t] && ats_sim_stacks_experts(m, u, t)) {
+            if (candidates[t] && ats_sim_stacks_experts(m, u, t) &&
+                e->placement->scratch_bytes > 0) {
                 matrices[t] = (struct ats_used_matrix){
                     .n_experts = (uint32_t)u->n_experts,
                     .n_used = (uint32_t)u->n_used,
@@ -491,7 +502,15 @@ static double hits_of(const struct emitter *e, const struct ats_staged *staged)
                                slots->n_slots / slots->n_experts;
 }
 
-/* Of a weight the experts that the pass uses, in stretches of neighbours, and the lists. */
+/* Into how many parcels a matrix by use is cut; they are as large as each other here. */
+static double parcels_of(const struct emitter *e, uint32_t root)
+{
+    return e->graph.roots[root].n_parcels;
+}
+
+/* A parcel of the experts of a weight that the pass uses, in stretches of neighbours, and its
+ * lists.
+ */
 static int32_t copy_used(struct emitter *e, const struct ats_staged *staged,
                          enum ats_sim_queue queue)
 {
@@ -503,16 +522,21 @@ static int32_t copy_used(struct emitter *e, const struct ats_staged *staged,
     /* without slots they are counted; else as if drawn at random */
     const double runs = hits > 0 || e->left.n > 0 ? n * (u->n_experts - n + 1) / u->n_experts
                                                   : e->routing->groups[u->layer];
+    const double parcels = parcels_of(e, staged->root);
+    const double own_runs = runs / parcels;
     add(e, (struct ats_sim_action){.kind = ATS_SIM_COPY,
                                    .queue = queue,
-                                   .bytes = rows * u->n_used * sizeof(int32_t),
+                                   .bytes = ATS_USED_LISTS * rows * u->n_used * sizeof(int32_t) /
+                                            parcels,
                                    .direction = ATS_TO_DEVICE});
-    return add(e, (struct ats_sim_action){
-                      .kind = ATS_SIM_COPY,
-                      .queue = queue,
-                      .us = runs > 1 ? (runs - 1) * e->setting->machine->device.copy_latency_us : 0,
-                      .bytes = n * (double)e->graph.roots[staged->root].bytes / u->n_experts,
-                      .direction = ATS_TO_DEVICE});
+    return add(
+        e,
+        (struct ats_sim_action){
+            .kind = ATS_SIM_COPY,
+            .queue = queue,
+            .us = own_runs > 1 ? (own_runs - 1) * e->setting->machine->device.copy_latency_us : 0,
+            .bytes = n * (double)e->graph.roots[staged->root].bytes / u->n_experts / parcels,
+            .direction = ATS_TO_DEVICE});
 }
 
 /* Of a weight some of whose experts are in slots, the others; else all of it. */
@@ -604,10 +628,7 @@ static void scatter(struct emitter *e, const struct ats_staged *staged)
     uint32_t part = 0;
     const struct ats_expert_slots *slots =
         ats_sim_slots_of(e->setting, e->placement, staged->root, &part);
-    if (slots != NULL && e->graph.roots[staged->root].by_use) {
-        const double bytes = (double)e->graph.roots[staged->root].bytes / slots->n_experts;
-        move(e, 2.0 * bytes * hits_of(e, staged), ATS_SIM_COMPUTE_STREAM);
-    } else if (slots != NULL) {
+    if (slots != NULL && !e->graph.roots[staged->root].by_use) {
         const double bytes = (double)staged->bytes / slots->n_experts;
         move(e, 2.0 * bytes * slots->n_slots, ATS_SIM_COMPUTE_STREAM);
     }
@@ -623,6 +644,28 @@ static void await_promotions(struct emitter *e, const struct ats_split *split)
             wait_on(e, ATS_SIM_COMPUTE_STREAM, e->arrived[i]);
         }
         scatter(e, &e->staged[i]);
+    }
+}
+
+/* A parcel's columns: their inputs are gathered, and the results put to where they belong. */
+static void compute_parcel(struct emitter *e, const struct ats_split *split)
+{
+    const struct ats_model *m = e->setting->model;
+    const struct ats_sim_graph_op *source = &e->graph.sources[split->first_op];
+    const struct ats_model_unit *unit = &m->units[source->unit];
+    const uint32_t root = e->schedule.promotions[split->first_promotion].root;
+    const double parcels = parcels_of(e, root);
+    const double columns = (double)ats_sim_columns(unit, ats_model_rows(unit, e->pass)) / parcels;
+    struct ats_sim_action action;
+    e->unit = (int32_t)source->unit;
+    if (ats_sim_op_action(e->setting, unit, &m->ops[source->op], e->pass, e->routing, ATS_ACCEL,
+                          &action)) {
+        move(e, 2 * columns * (double)m->tensors[root].ne[0] * sizeof(float),
+             ATS_SIM_COMPUTE_STREAM);
+        action.us /= parcels;
+        add(e, action);
+        move(e, 2 * columns * (double)m->tensors[root].ne[1] * sizeof(float),
+             ATS_SIM_COMPUTE_STREAM);
     }
 }
 
@@ -747,7 +790,7 @@ static struct left left_to_cpu(const struct emitter *e, size_t index)
     double flops = 0;
     double n_parts = 0;
     for (size_t i = index; i < e->schedule.n_splits; i++) {
-        if (is_by_use_in(e, i, u->layer)) {
+        if (is_by_use_in(e, i, u->layer) && e->schedule.splits[i].piece == 0) {
             const uint32_t root =
                 e->schedule.promotions[e->schedule.splits[i].first_promotion].root;
             bytes += (double)m->tensors[root].bytes / u->n_experts;
@@ -823,6 +866,8 @@ static void emit_split(struct emitter *e, size_t index)
     await_promotions(e, split);
     if (split->n_ops > 0 && e->graph.ops[split->first_op].region != 0) {
         emit_region(e, split);
+    } else if (split->by_use) {
+        compute_parcel(e, split);
     } else if (split->n_pieces > 0) {
         compute_piece(e, split);
     } else {

@@ -16,7 +16,7 @@ enum { MOST = 10 };
 
 /* By the header, if the CPU has the experts of `set`; infinity, if it may not. */
 static double time_of(const struct ats_share_costs *costs, const struct ats_share_expert *experts,
-                      uint32_t n, uint32_t set, uint32_t n_others, uint64_t most_columns)
+                      uint32_t n, uint32_t set, uint64_t most_columns)
 {
     double own = set != 0 ? (double)costs->fixed_us : 0;
     uint64_t columns = 0;
@@ -29,7 +29,7 @@ static double time_of(const struct ats_share_costs *costs, const struct ats_shar
             n_left++;
         }
     }
-    const double link = (double)costs->link_us * (n + n_others - n_left);
+    const double link = (double)costs->link_us * (n - n_left);
     return columns <= most_columns ? fmax(own, own + link - (double)costs->beside * own) : INFINITY;
 }
 
@@ -50,7 +50,6 @@ static void test_equals_all_subsets(void **state)
         };
         const uint32_t n = (uint32_t)test_between(&rng, 0, MOST);
         const uint64_t most = test_chance(&rng, 50) ? UINT64_MAX : test_between(&rng, 0, 40);
-        const uint32_t others = (uint32_t)test_between(&rng, 0, 5);
         struct ats_share_expert experts[MOST];
         bool seen[MOST] = {false};
         for (uint32_t i = 0; i < n; i++) {
@@ -58,11 +57,11 @@ static void test_equals_all_subsets(void **state)
         }
         double best = INFINITY;
         for (uint32_t set = 0; set < UINT32_C(1) << n; set++) {
-            best = fmin(best, time_of(&costs, experts, n, set, others, most));
+            best = fmin(best, time_of(&costs, experts, n, set, most));
         }
-        const uint32_t k = ats_share_choose(&costs, experts, n, others, most);
+        const uint32_t k = ats_share_choose(&costs, experts, n, most);
         assert_true(k <= n);
-        const double own = time_of(&costs, experts, n, (UINT32_C(1) << k) - 1, others, most);
+        const double own = time_of(&costs, experts, n, (UINT32_C(1) << k) - 1, most);
         if (!(fabs(own - best) <= 1e-6 * best)) {
             fail_msg("round %d: %u of %u left, %g us, best %g", round, k, n, own, best);
         }
@@ -83,15 +82,13 @@ static void test_by_hand(void **state)
         .link_us = 100, .read_us = 70, .column_us = 50, .fixed_us = 20, .beside = 0.5};
     /* with none left 400; one: 90 and 300 - 45; two: 160 and 200 - 80; three: 310 and 100 - 155 */
     struct ats_share_expert experts[] = {{7, 9}, {3, 1}, {8, 3}, {5, 1}};
-    assert_int_equal(ats_share_choose(&costs, experts, 4, 0, UINT64_MAX), 2);
+    assert_int_equal(ats_share_choose(&costs, experts, 4, UINT64_MAX), 2);
     assert_int_equal(experts[0].expert, 3);
     assert_int_equal(experts[1].expert, 5);
-    assert_int_equal(ats_share_choose(&costs, experts, 4, 0, 1), 1);
-    assert_int_equal(ats_share_choose(&costs, experts, 4, 0, 0), 0);
-    assert_int_equal(ats_share_choose(&costs, experts, 1, 0, UINT64_MAX), 1);
-    assert_int_equal(ats_share_choose(&costs, experts, 0, 3, UINT64_MAX), 0);
-    /* with five others 900, 845, 780, 755 (310 and 600 - 155), 880 */
-    assert_int_equal(ats_share_choose(&costs, experts, 4, 5, UINT64_MAX), 3);
+    assert_int_equal(ats_share_choose(&costs, experts, 4, 1), 1);
+    assert_int_equal(ats_share_choose(&costs, experts, 4, 0), 0);
+    assert_int_equal(ats_share_choose(&costs, experts, 1, UINT64_MAX), 1);
+    assert_int_equal(ats_share_choose(&costs, experts, 0, UINT64_MAX), 0);
     assert_float_equal((float)ats_share_us(&costs, 310, 6), 755, 1e-3);
     assert_float_equal((float)ats_share_us(&costs, 310, 1), 310, 1e-3);
     /* 0.5 (20 + 70 k) = 100 (17 - k); with four columns 0.5 (20 + 200 k) = 100 (17 - k), 1710 us */

@@ -1,4 +1,4 @@
-/* Experts by use: places against a slow count, the choice by hand, the schedule's splits. */
+/* Experts by use: parcels against a slow count, the choice by hand, the schedule's splits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,36 +62,39 @@ static void test_expected(void **state)
     assert_int_equal(ats_used_expected(128, ATS_EXPERT_MOST_USED + 1, 1), 128);
 }
 
-/* ---- places ---- */
+/* ---- parcels ---- */
 
 struct question {
     struct ats_used_query query;
-    int32_t ids[MOST_IDS];
+    int32_t ids[2 * MOST_IDS];
     int32_t slot_of[MOST_EXPERTS];
     bool left[MOST_EXPERTS];
 };
 
-/* A small one, with room for at least one token. */
 static void draw(struct ats_rng *rng, struct question *q)
 {
     const int32_t n_experts = (int32_t)test_between(rng, 2, MOST_EXPERTS);
     const uint32_t most_used = n_experts < 8 ? (uint32_t)n_experts : 8;
     const uint32_t n_used = (uint32_t)test_between(rng, 1, most_used);
     const uint32_t n_tokens = (uint32_t)test_between(rng, 1, MOST_TOKENS);
-    const int32_t gap = test_chance(rng, 50) ? 0 : (int32_t)test_between(rng, 1, 4);
-    const uint32_t least = n_used * (uint32_t)(gap + 1);
     q->query = (struct ats_used_query){
         .ids = q->ids,
+        .stride = test_chance(rng, 50) ? n_used : (size_t)test_between(rng, n_used, 2 * n_used),
         .n_tokens = n_tokens,
         .n_used = n_used,
         .n_experts = n_experts,
         .slot_of = test_chance(rng, 30) ? NULL : q->slot_of,
         .left = test_chance(rng, 50) ? NULL : q->left,
-        .gap = gap,
-        .room = (uint32_t)test_between(rng, least, least + MOST_EXPERTS),
+        .own_inputs = test_chance(rng, 50),
+        .gap = test_chance(rng, 50) ? 0 : (int32_t)test_between(rng, 1, 4),
+        .room = (uint32_t)test_between(rng, 1, MOST_EXPERTS),
+        .n_parcels = (uint32_t)test_between(rng, 1, 5),
     };
-    for (size_t i = 0; i < (size_t)n_tokens * n_used; i++) {
-        q->ids[i] = (int32_t)ats_rng_below(rng, (uint64_t)n_experts);
+    memset(q->ids, -1, sizeof(q->ids)); /* between the rows is no expert */
+    for (uint32_t t = 0; t < n_tokens; t++) {
+        for (uint32_t i = 0; i < n_used; i++) {
+            q->ids[t * q->query.stride + i] = (int32_t)ats_rng_below(rng, (uint64_t)n_experts);
+        }
     }
     for (int32_t e = 0; e < n_experts; e++) {
         q->slot_of[e] = test_chance(rng, 30) ? (int32_t)ats_rng_below(rng, 1000) : ATS_EXPERT_NONE;
@@ -99,12 +102,15 @@ static void draw(struct ats_rng *rng, struct question *q)
     }
 }
 
-/* By a column that is not left to the CPU, or is the first token's. */
-static bool is_used(const struct ats_used_query *q, uint32_t n_tokens, int32_t expert)
+static int32_t expert_of(const struct ats_used_query *q, uint32_t column)
 {
-    for (size_t i = 0; i < (size_t)n_tokens * q->n_used; i++) {
-        const bool is_left = q->left != NULL && q->left[expert] && i >= q->n_used;
-        if (q->ids[i] == expert && !is_left) {
+    return q->ids[column / q->n_used * q->stride + column % q->n_used];
+}
+
+static bool is_wanted(const struct ats_used_query *q, int32_t expert)
+{
+    for (uint32_t c = 0; c < q->n_tokens * q->n_used; c++) {
+        if (expert_of(q, c) == expert && (q->left == NULL || !q->left[expert])) {
             return true;
         }
     }
@@ -116,84 +122,119 @@ static bool is_in_slot(const struct ats_used_query *q, int32_t expert)
     return q->slot_of != NULL && q->slot_of[expert] != ATS_EXPERT_NONE;
 }
 
-/* Places that the first tokens need: hits, and everything from the first to the last expert of each
- * run of others. */
-static uint32_t needed(const struct ats_used_query *q, uint32_t n_tokens)
+/* Marks the columns of a list, each of which must have its expert there. `holds` is by place; NULL:
+ * places are slots. */
+static void check_columns(const struct ats_used_query *q, const struct ats_used *used,
+                          const struct ats_used_columns *columns, const int32_t *holds, bool *seen)
 {
-    uint32_t n = 0;
-    int32_t last = -1; /* expert of the run at hand */
-    for (int32_t e = 0; e < q->n_experts; e++) {
-        if (!is_used(q, n_tokens, e)) {
-            continue;
-        }
-        if (is_in_slot(q, e)) {
-            n++;
+    const int32_t *inputs = used->numbers + 3 * (size_t)columns->first;
+    const int32_t *places = inputs + columns->n;
+    const int32_t *results = places + columns->n;
+    for (uint32_t c = 0; c < columns->n; c++) {
+        const uint32_t column = (uint32_t)results[c];
+        assert_true(column < q->n_tokens * q->n_used && !seen[column]);
+        seen[column] = true;
+        const int32_t expert = expert_of(q, column);
+        assert_int_equal(inputs[c], q->own_inputs ? column : column / q->n_used);
+        if (holds != NULL) {
+            assert_int_equal(holds[places[c]], expert);
         } else {
-            n += last >= 0 && e - last - 1 <= q->gap ? (uint32_t)(e - last) : 1;
-            last = e;
+            assert_int_equal(places[c], q->slot_of[expert]);
         }
     }
+}
+
+/* Returns how many experts of the parcel are wanted; `last` is the one before. */
+static uint32_t check_parcel(const struct ats_used_query *q, const struct ats_used *used,
+                             const struct ats_used_parcel *parcel, int32_t *last, bool *seen)
+{
+    int32_t holds[MOST_EXPERTS];
+    uint32_t place = 0;
+    uint32_t n = 0;
+    assert_true(parcel->n_places <= q->room);
+    for (uint32_t r = parcel->first_run; r < parcel->first_run + parcel->n_runs; r++) {
+        const struct ats_used_run *run = &used->runs[r];
+        int32_t before = run->first - 1; /* wanted, or not in the run */
+        assert_true(run->n > 0 && run->first > *last && run->first + run->n <= q->n_experts);
+        for (int32_t e = run->first; e < run->first + run->n; e++) {
+            holds[place++] = e;
+            *last = e;
+            if (is_wanted(q, e) && !is_in_slot(q, e)) {
+                assert_true(e - before - 1 <= q->gap);
+                before = e;
+                n++;
+            }
+        }
+        assert_int_equal(before, *last); /* a run ends with one that is wanted */
+        assert_true(is_wanted(q, run->first) && !is_in_slot(q, run->first));
+    }
+    assert_int_equal(place, parcel->n_places);
+    check_columns(q, used, &parcel->columns, holds, seen);
     return n;
 }
 
-static void check_places(const struct ats_used_query *q, const struct ats_used *used)
+static void check_all(const struct ats_used_query *q, const struct ats_used *used)
 {
-    int32_t holds[2 * MOST_EXPERTS]; /* by place */
-    memset(holds, -1, sizeof(holds));
-    assert_true(used->n_places <= q->room);
-    for (uint32_t h = 0; h < used->n_hits; h++) {
-        assert_true(is_in_slot(q, used->hits[h]));
-        holds[h] = used->hits[h];
-    }
-    uint32_t place = used->n_hits;
-    for (uint32_t r = 0; r < used->n_runs; r++) {
-        const struct ats_used_run *run = &used->runs[r];
-        assert_true(run->n > 0 && run->first >= 0 && run->first + run->n <= q->n_experts);
-        for (int32_t e = run->first; e < run->first + run->n; e++) {
-            holds[place++] = e;
-        }
-        if (r > 0) {
-            assert_true(run->first - (run[-1].first + run[-1].n) > q->gap);
-        }
-    }
-    assert_int_equal(place, used->n_places);
+    bool seen[MOST_IDS] = {false};
+    uint32_t n_hits = 0;
+    uint32_t n_come = 0;
+    uint32_t n_found = 0;
     for (int32_t e = 0; e < q->n_experts; e++) {
-        if (is_used(q, used->n_tokens, e)) {
-            assert_int_equal(holds[used->place_of[e]], e);
-            assert_int_equal(used->place_of[e] < (int32_t)used->n_hits, is_in_slot(q, e));
-        } else {
-            assert_int_equal(used->place_of[e], ATS_USED_NONE);
+        const bool is_hit = is_wanted(q, e) && is_in_slot(q, e);
+        if (is_hit) {
+            assert_int_equal(used->hit_experts[n_hits], e);
+            assert_int_equal(used->hit_slots[n_hits], q->slot_of[e]);
         }
+        n_hits += is_hit;
+        n_come += is_wanted(q, e) && !is_hit;
+    }
+    assert_int_equal(used->n_hits, n_hits);
+    assert_int_equal(used->hits.first, 0);
+    check_columns(q, used, &used->hits, NULL, seen);
+    const uint32_t equal = (n_come + q->n_parcels - 1) / q->n_parcels;
+    const uint32_t each = equal < q->room ? equal : q->room;
+    const uint32_t needed = each > 0 ? (n_come + each - 1) / each : 0;
+    uint32_t first = used->hits.n;
+    int32_t last = -1;
+    for (uint32_t p = 0; p < used->n_parcels; p++) {
+        const struct ats_used_parcel *parcel = &used->parcels[p];
+        assert_int_equal(parcel->columns.first, first);
+        first += parcel->columns.n;
+        const uint32_t n = check_parcel(q, used, parcel, &last, seen);
+        assert_int_equal(n, n_come - n_found < each ? n_come - n_found : each);
+        n_found += n;
+    }
+    assert_int_equal(n_found, n_come);
+    assert_int_equal(used->n_parcels, needed > q->n_parcels ? needed : q->n_parcels);
+    for (uint32_t c = 0; c < q->n_tokens * q->n_used; c++) {
+        assert_int_equal(seen[c], q->left == NULL || !q->left[expert_of(q, c)]);
     }
 }
 
-static void test_places(void **state)
+static void test_parcels(void **state)
 {
     (void)state;
     enum { ROUNDS = 20000 };
-    size_t n_cut_short = 0;
+    size_t n_more = 0;
     for (uint64_t round = 0; round < ROUNDS; round++) {
         struct ats_rng rng = test_rng(round);
         struct question q;
-        int32_t place_of[MOST_EXPERTS];
-        int32_t hits[MOST_EXPERTS];
-        struct ats_used_run runs[MOST_EXPERTS];
-        struct ats_used used = {.place_of = place_of, .hits = hits, .runs = runs};
+        struct ats_used used;
         draw(&rng, &q);
+        const uint32_t n_columns = q.query.n_tokens * q.query.n_used;
+        assert_true(
+            ats_used_init((uint32_t)q.query.n_experts, n_columns, q.query.n_parcels, &used));
         ats_used_find(&q.query, &used);
-        check_places(&q.query, &used);
-        assert_int_equal(used.n_places, needed(&q.query, used.n_tokens));
-        uint32_t most = 1;
-        for (uint32_t n = 2; n <= q.query.n_tokens; n++) {
-            most = needed(&q.query, n) <= q.query.room ? n : most;
-        }
-        assert_int_equal(used.n_tokens, most);
-        n_cut_short += most < q.query.n_tokens;
+        check_all(&q.query, &used);
+        n_more += used.n_parcels > q.query.n_parcels;
+        ats_used_find(&q.query, &used); /* nothing of the time before is left */
+        check_all(&q.query, &used);
+        ats_used_free(&used);
     }
-    assert_true(n_cut_short > ROUNDS / 100);
+    assert_true(n_more > ROUNDS / 100);
 }
 
-static void test_places_by_hand(void **state)
+static void test_parcels_by_hand(void **state)
 {
     (void)state;
     /* experts 2 and 9 are in slots; 3, 5 and 6 cross, as 3 alone and 5 to 6 */
@@ -202,33 +243,44 @@ static void test_places_by_hand(void **state)
     memset(slot_of, -1, sizeof(slot_of));
     slot_of[2] = 7;
     slot_of[9] = 0;
-    int32_t place_of[10];
-    int32_t hits[10];
-    struct ats_used_run runs[10];
-    struct ats_used used = {.place_of = place_of, .hits = hits, .runs = runs};
-    struct ats_used_query q = {
-        .ids = ids, .n_tokens = 3, .n_used = 2, .n_experts = 10, .slot_of = slot_of, .room = 10};
+    struct ats_used used;
+    assert_true(ats_used_init(10, 6, 2, &used));
+    struct ats_used_query q = {.ids = ids,
+                               .stride = 2,
+                               .n_tokens = 3,
+                               .n_used = 2,
+                               .n_experts = 10,
+                               .slot_of = slot_of,
+                               .room = 10,
+                               .n_parcels = 1};
     ats_used_find(&q, &used);
-    assert_int_equal(used.n_tokens, 3);
-    assert_int_equal(used.n_hits, 2);
-    assert_int_equal(used.n_places, 5);
-    assert_int_equal(used.n_runs, 2);
-    assert_int_equal(hits[0], 2);
-    assert_int_equal(hits[1], 9);
-    assert_int_equal(runs[0].first, 3);
-    assert_int_equal(runs[1].first, 5);
-    assert_int_equal(runs[1].n, 2);
-    assert_int_equal(place_of[3], 2);
-    assert_int_equal(place_of[6], 4);
+    static const int32_t hits[] = {/* inputs */ 1,  0, /* slots */ 7, 0,
+                                   /* results */ 3, 0};
+    static const int32_t others[] = {1, 0, 2, 2, 0, 1, 1, 2, 2, 1, 5, 4};
+    assert_int_equal(used.n_parcels, 1);
+    assert_int_equal(used.hits.n, 2);
+    assert_memory_equal(used.numbers, hits, sizeof(hits));
+    assert_int_equal(used.parcels[0].columns.n, 4);
+    assert_memory_equal(used.numbers + 6, others, sizeof(others));
+    assert_int_equal(used.parcels[0].n_places, 3);
+    assert_int_equal(used.parcels[0].n_runs, 2);
     q.gap = 1; /* 4 comes along */
     ats_used_find(&q, &used);
-    assert_int_equal(used.n_runs, 1);
-    assert_int_equal(used.n_places, 6);
-    assert_int_equal(place_of[5], 4);
-    q.room = 4; /* the first two tokens use 2, 3, 5 and 9: 5 places with 4 */
+    assert_int_equal(used.parcels[0].n_runs, 1);
+    assert_int_equal(used.parcels[0].n_places, 4);
+    q.room = 3; /* there is no place for it */
     ats_used_find(&q, &used);
-    assert_int_equal(used.n_tokens, 1);
-    assert_int_equal(used.n_places, 2);
+    assert_int_equal(used.n_parcels, 1);
+    assert_int_equal(used.parcels[0].n_places, 3);
+    q.n_parcels = 2;
+    ats_used_find(&q, &used);
+    assert_int_equal(used.n_parcels, 2);
+    assert_int_equal(used.parcels[0].n_places, 3); /* 3, 4 and 5 */
+    assert_int_equal(used.parcels[1].n_places, 1);
+    q.room = 1;
+    ats_used_find(&q, &used);
+    assert_int_equal(used.n_parcels, 3);
+    ats_used_free(&used);
 }
 
 /* ---- the choice ---- */
@@ -304,9 +356,14 @@ static void test_choice_by_hand(void **state)
     const bool candidates[4] = {true};
     assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates), 42, 1e-3);
     s.roots[0].by_use = true;
+    s.roots[0].n_parcels = 1;
     s.roots[0].used_us = 10 + (float)n;
     assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates),
                        45 + (float)n, 1e-3);
+    s.roots[0].n_parcels = 3; /* each is a change of sides */
+    assert_float_equal(ats_used_pass_us(&s.graph, &rule, &costs, candidates, candidates),
+                       85 + (float)n, 1e-3);
+    s.roots[0].n_parcels = 1;
     struct ats_promotion serial = rule;
     serial.serial = true;
     assert_float_equal(ats_used_pass_us(&s.graph, &serial, &costs, candidates, candidates),
@@ -321,13 +378,16 @@ static void test_choice_by_hand(void **state)
     /* of n of 32 that are drawn at random, each begins a copy but behind another of them */
     const float n_copies = (float)(n * (33 - n) / 32 + 1);
     assert_float_equal(s.roots[0].used_us, 10 * n_copies + (float)n, 1e-3);
-    /* place: 64 MiB are for two; lists of ids and 32 slots */
-    assert_int_equal(shape.room, 31);
-    assert_int_equal(shape.gap, 6); /* a copy begins in the time of 10 MiB; but a token uses 4 */
+    /* a parcel has a quarter of 64 MiB, for 15 experts and lists; 1.6 times as many as expected */
+    const uint32_t most = (uint32_t)(1.6 * n) + 1 < 32 ? (uint32_t)(1.6 * n) + 1 : 32;
+    assert_int_equal(shape.n_parcels, (most + 14) / 15);
+    assert_int_equal(shape.room, (most + shape.n_parcels - 1) / shape.n_parcels);
+    assert_int_equal(s.roots[0].n_parcels, shape.n_parcels);
+    assert_int_equal(shape.gap, 10); /* a copy begins in the time of 10 MiB */
     assert_int_equal(shape.lists % 256, 0);
     assert_true(shape.lists >= shape.room * ((size_t)1 << 20) + 100);
-    assert_true(shape.place_bytes >= shape.lists + (TOKENS * 4 + 32) * sizeof(int32_t));
-    assert_true(2 * shape.place_bytes <= rule.most_used_bytes + (1 << 20));
+    assert_true(shape.place_bytes >= shape.lists + (size_t)TOKENS * 4 * 3 * sizeof(int32_t));
+    assert_true(4 * shape.place_bytes <= rule.most_used_bytes);
     make_small(&s, 5);
     s.roots[0].bytes *= 8;
     assert_false(prefers(&s, &larger, TOKENS - 1, &shape));
@@ -341,26 +401,34 @@ static void test_choice_by_hand(void **state)
     make_small(&s, 5);
     assert_false(prefers(&s, &all, TOKENS, &shape));
     all.used = ATS_USED_IF_FASTER;
-    all.most_used_bytes = (size_t)(n - 1) << 20; /* no room for those expected */
+    all.most_used_bytes = ((size_t)6 << 20); /* two of them would be larger than a half */
+    make_small(&s, 5);
+    assert_true(prefers(&s, &all, TOKENS, &shape));
+    assert_int_equal(shape.room, 1);
+    assert_int_equal(shape.n_parcels, most);
+    all.most_used_bytes = ((size_t)3 << 20); /* more than a quarter, less than a half */
+    make_small(&s, 5);
+    assert_true(prefers(&s, &all, TOKENS, &shape));
+    assert_int_equal(shape.room, 1);
+    all.most_used_bytes = ((size_t)2 << 20); /* no room for one and its lists */
     make_small(&s, 5);
     assert_false(prefers(&s, &all, TOKENS, &shape));
     all.most_used_bytes = rule.most_used_bytes;
     all.tight_used = true;
     make_small(&s, 5);
     assert_true(prefers(&s, &all, TOKENS, &shape));
-    assert_int_equal(shape.room, 8);
-    assert_int_equal(shape.gap, 1);
+    assert_int_equal(shape.room, 4);
+    assert_int_equal(shape.n_parcels, 2);
 }
 
 /* Half of the experts are left to the CPU, which reads them as fast as the link brings others,
- * beside it too: these take half of the time, and fit where all would not. Without flops nothing is
- * left. */
+ * beside it too: these take half of the time, and half of the room. Without flops nothing is left.
+ */
 static void test_choice_with_share(void **state)
 {
     (void)state;
     enum { TOKENS = ATS_USED_LEAST_IF_FASTER };
     struct small s;
-    struct ats_used_shape shape;
     struct ats_plan_rates rates = ats_plan_rates_assumed;
     rates.side[ATS_HOST].vram_gbps[ATS_FAMILY_Q4] = 1.048576;
     rates.side[ATS_HOST].matmul_tflops[ATS_FAMILY_Q4] = 1;
@@ -373,9 +441,11 @@ static void test_choice_with_share(void **state)
     struct ats_promotion how = rule;
     how.kind = ATS_PROMOTE_ALL;
     how.share_rates = &rates;
+    how.copy_latency_us = 0;
+    how.link_bytes_per_us = 1048.576F;
     const uint32_t n = ats_used_expected(32, 4, TOKENS);
-    how.most_used_bytes = ((size_t)n - 1) << 20;
     const bool candidates[4] = {true};
+    uint32_t places[2];
     for (int round = 0; round < 2; round++) {
         bool promoted[4] = {true};
         struct ats_used_shape shapes[4] = {{0}};
@@ -389,17 +459,17 @@ static void test_choice_with_share(void **state)
         make_small(&s, 5);
         ats_prefer_used(&s.graph, &how, &rates.costs, candidates, matrices, s.roots, shapes,
                         promoted);
-        assert_int_equal(s.roots[0].by_use, round == 0);
-        shape = shapes[0];
+        assert_true(s.roots[0].by_use);
+        assert_float_equal(s.roots[0].used_us, 1000.0F * (float)n / (round == 0 ? 2 : 1), 1);
+        places[round] = shapes[0].n_parcels * shapes[0].room;
     }
-    make_small(&s, 5);
+    assert_true(places[0] < 0.6 * places[1]);
     const struct ats_share_costs each = ats_share_costs_of(&rates, ATS_FAMILY_Q4, 1 << 20, 1, 1000);
     assert_float_equal(each.link_us, 1000, 0.1);
     assert_float_equal(each.read_us, 1000, 0.1);
     double us = 0;
     const double half = ats_share_expected(&each, n, (uint64_t)TOKENS * 4, UINT64_MAX, &us);
     assert_float_equal((float)half, n / 2.0F, 1e-2);
-    assert_int_equal(shape.room, 0); /* of the round without */
 }
 
 static void test_splits(void **state)
@@ -409,25 +479,35 @@ static void test_splits(void **state)
     make_small(&s, 5);
     s.roots[0].promoted = true;
     s.roots[0].by_use = true;
+    s.roots[0].n_parcels = 2;
     s.roots[0].home = ATS_ON(ATS_ACCEL);
     const enum ats_side sides[2] = {ATS_ACCEL, ATS_ACCEL};
     struct ats_schedule schedule;
     assert_true(ats_schedule_build(&s.graph, sides, &schedule));
-    /* the router; its ids to the CPU; the product */
-    assert_int_equal(schedule.n_splits, 3);
+    /* the router; its ids to the CPU; the product's two parcels */
+    assert_int_equal(schedule.n_splits, 4);
     assert_int_equal(schedule.splits[1].side, ATS_HOST);
     assert_int_equal(schedule.splits[1].n_ops, 0);
     assert_int_equal(schedule.splits[1].n_copies, 1);
     assert_int_equal(schedule.copies[schedule.splits[1].first_copy], 1);
-    assert_true(schedule.splits[2].by_use && !schedule.splits[0].by_use);
-    assert_int_equal(schedule.splits[2].n_promotions, 1);
-    assert_int_equal(schedule.n_promotions, 1);
+    assert_false(schedule.splits[0].by_use);
+    assert_int_equal(schedule.n_promotions, 2);
+    for (uint32_t p = 0; p < 2; p++) {
+        const struct ats_split *split = &schedule.splits[2 + p];
+        assert_true(split->by_use && split->n_ops == 1 && split->first_op == 1);
+        assert_int_equal(split->piece, p);
+        assert_int_equal(split->n_pieces, 2);
+        assert_int_equal(split->first_promotion, p);
+        assert_int_equal(split->n_promotions, 1);
+        assert_int_equal(schedule.promotions[p].piece, p);
+        assert_int_equal(schedule.promotions[p].last_split, 2 + p);
+    }
     ats_schedule_free(&schedule);
     /* a router of the CPU leaves the ids there */
     const enum ats_side other[2] = {ATS_HOST, ATS_ACCEL};
     assert_true(ats_schedule_build(&s.graph, other, &schedule));
-    assert_int_equal(schedule.n_splits, 2);
-    assert_true(schedule.splits[1].by_use);
+    assert_int_equal(schedule.n_splits, 3);
+    assert_true(schedule.splits[1].by_use && schedule.splits[2].by_use);
     ats_schedule_free(&schedule);
 }
 
@@ -455,8 +535,16 @@ static void test_splits_of_share(void **state)
         [COMBINE] = {.first_read = 11, .n_reads = 1, .write = COMBINED},
     };
     struct ats_root roots[N_ROOTS] = {
-        [GATE] = {.bytes = 8, .home = ATS_ON(ATS_ACCEL), .promoted = true, .by_use = true},
-        [DOWN] = {.bytes = 8, .home = ATS_ON(ATS_ACCEL), .promoted = true, .by_use = true},
+        [GATE] = {.bytes = 8,
+                  .home = ATS_ON(ATS_ACCEL),
+                  .promoted = true,
+                  .by_use = true,
+                  .n_parcels = 1},
+        [DOWN] = {.bytes = 8,
+                  .home = ATS_ON(ATS_ACCEL),
+                  .promoted = true,
+                  .by_use = true,
+                  .n_parcels = 1},
         [BIAS] = {.bytes = 8, .home = ATS_ON_BOTH},
     };
     enum ats_side sides[N_OPS];
@@ -494,8 +582,8 @@ static void test_splits_of_share(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_expected),          cmocka_unit_test(test_places),
-        cmocka_unit_test(test_places_by_hand),    cmocka_unit_test(test_choice_by_hand),
+        cmocka_unit_test(test_expected),          cmocka_unit_test(test_parcels),
+        cmocka_unit_test(test_parcels_by_hand),   cmocka_unit_test(test_choice_by_hand),
         cmocka_unit_test(test_choice_with_share), cmocka_unit_test(test_splits),
         cmocka_unit_test(test_splits_of_share),
     };
