@@ -45,6 +45,20 @@ struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size
     };
 }
 
+struct ggml_tensor ats_words_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes)
+{
+    const size_t n = (bytes + sizeof(float) - 1) / sizeof(float);
+    const size_t whole = n * sizeof(float);
+    return (struct ggml_tensor){
+        .type = GGML_TYPE_F32,
+        .buffer = buffer,
+        .ne = {(int64_t)n, 1, 1, 1},
+        .nb = {sizeof(float), whole, whole, whole},
+        .op = GGML_OP_NONE,
+        .data = data,
+    };
+}
+
 /* ---- records ---- */
 
 static void forget_record(struct ats_record *record)

@@ -136,6 +136,9 @@ static inline void *ats_record_host(const struct ats_record *record)
 /* A tensor of raw bytes in another backend's buffer, to copy to and from it. */
 struct ggml_tensor ats_raw_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes);
 
+/* The same of weights, which are no integers: words, the last one perhaps in part. */
+struct ggml_tensor ats_words_tensor(ggml_backend_buffer_t buffer, void *data, size_t bytes);
+
 /* Gives it the name of the tensor whose bytes these are, for messages and recordings. */
 static inline void ats_name_after(struct ggml_tensor *raw, const struct ggml_tensor *tensor)
 {

@@ -314,7 +314,7 @@ static bool fill_promotions(struct builder *b)
         const struct ats_location *location = &b->description.locations[staged->root];
         const struct ats_staging_area *area = &b->stream->staging;
         const struct ggml_tensor accel =
-            ats_raw_tensor(area->buffer, area->base + staged->offset, staged->bytes);
+            ats_words_tensor(area->buffer, area->base + staged->offset, staged->bytes);
         const struct ats_part part = part_of(b, staged);
         const struct ats_root *root = &b->description.roots[staged->root];
         plan->promotions[plan->n_promotions++] = (struct ats_promotion_step){

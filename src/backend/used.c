@@ -302,7 +302,7 @@ void ats_used_set_place(struct ats_used_step *step, uint32_t parcel,
 {
     const struct ats_used_shape *shape = &step->shape;
     struct ats_used_place *place = &step->places[parcel];
-    place->bytes = ats_raw_tensor(accel->buffer, accel->data, shape->lists);
+    place->bytes = ats_words_tensor(accel->buffer, accel->data, shape->lists);
     place->lists = ats_raw_tensor(accel->buffer, (char *)accel->data + shape->lists,
                                   shape->place_bytes - shape->lists);
     ats_name_after(&place->bytes, &step->weight->as_made);
