@@ -33,7 +33,7 @@
 uint32_t ats_used_expected(uint32_t n_experts, uint32_t n_used, uint32_t n_tokens);
 
 enum {
-    ATS_USED_SURELY_ALL = 16,
+    ATS_USED_SURELY_ALL = 64,
     ATS_USED_REST = 8,         /* this part of staging memory is left to small weights */
     ATS_USED_LEAST_TOKENS = 2, /* single ones are for slots (experts.h) */
     /* With fewer, what a pass leaves in staging memory (hold.h) is worth more to those that follow
