@@ -39,7 +39,7 @@ def parse_arguments():
     parser.add_argument("--device", default="EMU0",
                         help="the accelerator; EMU0 (default) is the emulated one")
     parser.add_argument("--vram", type=int, metavar="MIB", help="budget instead of the rig's")
-    parser.add_argument("--rounds", type=int, default=3, help="at most (default 3)")
+    parser.add_argument("--rounds", type=int, help="at most (default 3; 2 with --quick)")
     parser.add_argument("--fresh", action="store_true", help="use no runs made before")
     parser.add_argument("--out", default="build/bench")
     parser.add_argument("--build", default="build/release")
@@ -58,7 +58,7 @@ def phases(quick):
 
 
 def decode_phase(quick):
-    return ["--depth", "1024", "--decode", "48"] if quick else \
+    return ["--depth", "512", "--decode", "48"] if quick else \
         ["--depth", "2048", "--decode", "128"]
 
 
@@ -125,7 +125,7 @@ def measure_model(name, arguments, drive):
     entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates, "late": [],
              "experts": m.experts > 0,
              "machine": m.describe(), "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
-    for r in range(arguments.rounds):
+    for r in range(arguments.rounds or (2 if arguments.quick else 3)):
         measure_round(m, drive, entry, ways, arguments.quick, r)
         cells = report.cells_of({"models": {name: entry}})
         spreads = [f["spread_percent"] for c in cells for f in c["systems"].values()]
