@@ -45,7 +45,10 @@ def parse_arguments():
     parser.add_argument("--build", default="build/release")
     parser.add_argument("--model-dir", default=os.environ.get("ATS_BENCH_MODELS",
                                                               "build/bench/models"))
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.rounds is None:
+        arguments.rounds = 2 if arguments.quick else 3
+    return arguments
 
 
 def say(text):
@@ -125,7 +128,7 @@ def measure_model(name, arguments, drive):
     entry = {"ways": chosen, "baseline": next(iter(chosen)), "sweep": rates, "late": [],
              "experts": m.experts > 0,
              "machine": m.describe(), "systems": {s: [] for s in list(chosen) + list(LEVELS)}}
-    for r in range(arguments.rounds or (2 if arguments.quick else 3)):
+    for r in range(arguments.rounds):
         measure_round(m, drive, entry, ways, arguments.quick, r)
         cells = report.cells_of({"models": {name: entry}})
         spreads = [f["spread_percent"] for c in cells for f in c["systems"].values()]
