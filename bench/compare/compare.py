@@ -61,7 +61,7 @@ def phases(quick):
 
 
 def decode_phase(quick):
-    return ["--depth", "512", "--decode", "48"] if quick else \
+    return ["--depth", "512", "--decode", "32"] if quick else \
         ["--depth", "2048", "--decode", "128"]
 
 
