@@ -56,7 +56,7 @@ static void add_need(const struct ats_device *device, const struct ats_descripti
 {
     const struct ggml_tensor *made = &d->locations[root].record->as_made;
     const struct ats_pieces pieces = ats_pieces_of_root(device, &device->staging_way, d, root);
-    const size_t used = ats_used_scratch_of(d, root, tokens);
+    const size_t used = ats_used_scratch_of(device, d, root, tokens);
     need->scratch = used > need->scratch ? used : need->scratch;
     if (pieces.n <= 1) {
         const size_t bytes = ats_vram_bytes(device, made);

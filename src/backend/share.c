@@ -35,8 +35,8 @@ static const struct ggml_tensor *result_of(const struct ggml_cgraph *cgraph,
 }
 
 /* The first product's input: a column for each token. */
-static const struct ggml_tensor *inats_rows_put(const struct ggml_cgraph *cgraph,
-                                                const struct ats_expert_region *region)
+static const struct ggml_tensor *input_of(const struct ggml_cgraph *cgraph,
+                                          const struct ats_expert_region *region)
 {
     return cgraph->nodes[region->first]->src[1];
 }
@@ -89,7 +89,7 @@ static bool can_share(const struct ats_stream *stream, const struct ats_descript
                       const struct ggml_cgraph *cgraph, const struct ats_expert_region *region)
 {
     const struct ggml_tensor *result = result_of(cgraph, region);
-    const struct ggml_tensor *input = inats_rows_put(cgraph, region);
+    const struct ggml_tensor *input = input_of(cgraph, region);
     const uint32_t n = most_columns(stream, result);
     if (!is_input(input) || result->type != GGML_TYPE_F32 || !ggml_is_contiguous(result) ||
         result->ne[3] != 1 || n == 0 || !can_put(stream->device, result, n)) {
@@ -221,7 +221,7 @@ size_t ats_share_inputs(const struct ats_stream *stream, const struct ggml_cgrap
                         const struct ats_expert_region *region)
 {
     return most_columns(stream, result_of(cgraph, region)) *
-           (size_t)inats_rows_put(cgraph, region)->ne[0];
+           (size_t)input_of(cgraph, region)->ne[0];
 }
 
 bool ats_share_make(const struct ats_stream *stream, struct ats_description *description,
@@ -234,7 +234,7 @@ bool ats_share_make(const struct ats_stream *stream, struct ats_description *des
     uint32_t part = 0;
     *share = (struct ats_share){
         .ids = region->ids,
-        .input = inats_rows_put(cgraph, region),
+        .input = input_of(cgraph, region),
         .draw =
             rule->kind != ATS_PROMOTE_FASTER ? rule->seed + stream->n_built + region->first + 1 : 0,
         .n_used = (uint32_t)result->ne[1],

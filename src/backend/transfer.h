@@ -44,7 +44,7 @@ struct ats_staging_area {
     char *base;
     size_t size;
     size_t ring; /* of it, for weights that pass; behind them is scratch, for products with pieces
-                    and columns of the CPU, or for weights that are held */
+                    or parcels and columns of the CPU, or for weights that are held */
     struct ats_staging_way way;
     ggml_backend_t transfer;   /* the transfer stream, or NULL: copies run in order */
     ggml_backend_event_t free; /* what the compute stream was given before a pass is done */
@@ -56,7 +56,7 @@ struct ats_staging_area {
                                             knows */
 };
 
-/* Takes staging memory of `ring` bytes for weights and `scratch` for products with pieces of them,
+/* Takes staging memory of `ring` bytes for weights and `scratch` for products with parts of them,
  * within the VRAM budget, and starts the transfer stream. Needs the device's write lock. False:
  * there is no room; nothing has changed. */
 bool ats_staging_take(struct ats_stream *stream, size_t ring, size_t scratch);

@@ -65,37 +65,52 @@ static uint64_t all_columns(const struct ggml_tensor *node)
     return (uint64_t)(node->ne[1] * node->ne[2]);
 }
 
-size_t ats_used_scratch_of(const struct ats_description *description, size_t root, uint64_t tokens)
+static size_t alignment_of(const struct ats_device *device)
+{
+    return ggml_backend_buft_get_alignment(device->accel_buffer_type);
+}
+
+size_t ats_used_scratch_of(const struct ats_device *device,
+                           const struct ats_description *description, size_t root, uint64_t tokens)
 {
     const struct ggml_tensor *node = product_of(description, root);
     const uint64_t all = ats_piece_columns(description, root, tokens);
-    return node != NULL ? column_bytes(node, all < ATS_USED_COLUMNS ? all : ATS_USED_COLUMNS) : 0;
+    const uint64_t n = all < ATS_USED_COLUMNS ? all : ATS_USED_COLUMNS;
+    return node != NULL ? column_bytes(node, n) + alignment_of(device) : 0;
 }
 
-static size_t alignment_of(const struct ats_stream *stream)
+/* At most so many columns at once. CUDA asks the host for the ids if types that are not quantised
+ * have more tokens, and its helper for ids has shared memory for 12288. */
+static uint64_t most_at_once(const struct ggml_tensor *matrix)
 {
-    return ggml_backend_buft_get_alignment(stream->device->accel_buffer_type);
+    const enum ats_type_family family = ats_family_of(matrix->type);
+    return family == ATS_FAMILY_F32 || family == ATS_FAMILY_F16 ? 128 : 4096;
 }
 
-/* Columns that scratch has room for: inputs, and then results. */
+/* Columns that scratch has room for: inputs, and then results. If not for all, then for a multiple
+ * of what keeps their lists aligned; 0 if not even for that. */
 static uint32_t most_columns(const struct ats_stream *stream, const struct ggml_tensor *node)
 {
     const size_t scratch = stream->staging.size - stream->staging.ring;
-    const size_t alignment = alignment_of(stream);
-    const uint64_t n = scratch > alignment ? (scratch - alignment) / column_bytes(node, 1) : 0;
+    const size_t alignment = alignment_of(stream->device);
+    const uint64_t room = scratch > alignment ? (scratch - alignment) / column_bytes(node, 1) : 0;
+    const uint64_t most = most_at_once(node->src[0]);
+    const uint64_t n = room < most ? room : most;
     const uint64_t all = all_columns(node);
-    return (uint32_t)(n < all ? n : all);
+    return (uint32_t)(n < all ? n / ATS_USED_LIST_STEP * ATS_USED_LIST_STEP : all);
 }
 
 /* ---- tensors ---- */
 
-/* Sets the number of columns that the operators compute, and the list at which they begin. */
+/* Sets the number of columns that the operators compute, and where they begin in the first of three
+ * lists, each of which takes `list` numbers. */
 static void resize(struct ats_used_step *step, const struct ats_used_place *place, size_t first,
-                   uint32_t n_in_list, uint32_t n)
+                   size_t list, uint32_t n)
 {
     for (int i = 0; i < 3; i++) {
+        char *lists = place->lists.data;
         step->lists[i].data =
-            (char *)place->lists.data + (first + (size_t)i * n_in_list) * sizeof(int32_t);
+            lists != NULL ? lists + (first + (size_t)i * list) * sizeof(int32_t) : NULL;
         step->lists[i].buffer = place->lists.buffer;
         step->lists[i].extra = place->lists.extra;
         ats_list_resize(&step->lists[i], n);
@@ -231,7 +246,7 @@ static bool make_graph(const struct ats_stream *stream, struct ats_description *
     step->experts.data = area->base;
     make_tensors(step, *ats_description_find(description, node->src[1])->stand_in,
                  ats_description_find(description, node)->stand_in, area->buffer,
-                 area->base + area->ring, alignment_of(stream));
+                 area->base + area->ring, alignment_of(stream->device));
     ats_name_after(&step->experts, &step->weight->as_made);
     ats_name_after(&step->input, node->src[1]);
     ats_name_after(&step->inputs, node->src[1]);
@@ -362,20 +377,23 @@ static const struct ats_used_place *place_of(const struct ats_used_step *step, u
 /* Where the parcel's lists begin in its place: behind those of the hits, in the first one. */
 static size_t first_number(const struct ats_used_step *step, uint32_t parcel)
 {
-    return parcel == 0 ? LISTS * (size_t)step->found.hits.n : 0;
+    return parcel == 0 ? LISTS * ats_used_list(step->found.hits.n) : 0;
 }
 
+/* In stretches that a driver stages at once, and returns. */
 static void copy_lists(struct ats_used_step *step, ggml_backend_t backend, uint32_t parcel)
 {
+    enum { MOST_BYTES = 64 << 10 };
     const struct ats_used *found = &step->found;
     const struct ats_used_columns *columns = &found->parcels[parcel].columns;
     const size_t before = first_number(step, parcel);
-    const size_t n = before + LISTS * (size_t)columns->n;
-    if (n > 0) {
-        struct ggml_tensor lists = place_of(step, parcel)->lists;
-        ggml_backend_tensor_set_async(backend, &lists,
-                                      found->numbers + LISTS * (size_t)columns->first - before, 0,
-                                      n * sizeof(int32_t));
+    const size_t bytes = (before + LISTS * ats_used_list(columns->n)) * sizeof(int32_t);
+    const char *numbers = (const char *)(found->numbers + columns->first - before);
+    struct ggml_tensor lists = place_of(step, parcel)->lists;
+    for (size_t done = 0; done < bytes;) {
+        const size_t n = bytes - done < MOST_BYTES ? bytes - done : MOST_BYTES;
+        ggml_backend_tensor_set_async(backend, &lists, numbers + done, done, n);
+        done += n;
     }
 }
 
@@ -432,7 +450,7 @@ static enum ggml_status compute(struct ats_stream *stream, struct ats_used_step 
     for (uint32_t done = 0; status == GGML_STATUS_SUCCESS && done < columns->n;) {
         const uint32_t left = columns->n - done;
         const uint32_t n = left < step->most_columns ? left : step->most_columns;
-        resize(step, place, first + done, columns->n, n);
+        resize(step, place, first + done, ats_used_list(columns->n), n);
         stream->in_flight = true;
         status = ggml_backend_graph_compute_async(stream->accel, &step->graph);
         done += n;
@@ -520,7 +538,7 @@ enum ggml_status ats_used_run(struct ats_stream *stream, const struct ats_graph_
         return GGML_STATUS_FAILED;
     }
     enum ggml_status status = GGML_STATUS_SUCCESS;
-    if (parcel == 0 && step->listed != NULL) { /* beside the copies */
+    if (parcel == 0 && step->listed != NULL && step->found.n_parcels > 0) { /* beside the copies */
         ggml_backend_event_wait(stream->accel, step->listed);
         stream->in_flight = true;
         status = compute_hits(stream, step);

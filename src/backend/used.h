@@ -56,7 +56,8 @@ struct ats_used_matrix ats_used_matrix_of(const struct ats_stream *stream,
                                           const struct ats_description *description, size_t root);
 
 /* Bytes of scratch that the root wants if its product has at least so many tokens, or 0. */
-size_t ats_used_scratch_of(const struct ats_description *description, size_t root, uint64_t tokens);
+size_t ats_used_scratch_of(const struct ats_device *device,
+                           const struct ats_description *description, size_t root, uint64_t tokens);
 
 /* For a root whose operands have stand-ins. NULL with an error. Freed with ats_used_step_free. */
 struct ats_used_step *ats_used_make(const struct ats_stream *stream,

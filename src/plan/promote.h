@@ -44,9 +44,9 @@ struct ats_promotion {
     float link_bytes_per_us; /* B */
     bool serial;             /* copies and operators run in order */
     size_t most_bytes;       /* weights, or pieces, that are larger are not promoted */
-    size_t most_used_bytes;  /* places by use likewise (used.h) */
+    size_t most_used_bytes;  /* parcels by use likewise (used.h) */
     enum ats_used_kind used;
-    bool tight_used;   /* for tests: places by use have room for two tokens at least, and no more */
+    bool tight_used;   /* for tests: two parcels, each with room for what one token uses */
     bool has_cpu_load; /* others slow the CPU down for a while */
     const struct ats_plan_rates *share_rates; /* with which the CPU takes a share (share.h) of what
                                                  passes by use; NULL: it takes none */

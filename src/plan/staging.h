@@ -49,7 +49,7 @@ struct ats_staging_way {
 struct ats_staging_need {
     size_t whole;   /* weight */
     size_t piece;   /* of one that comes in pieces (pieces.h) */
-    size_t scratch; /* for products with pieces */
+    size_t scratch; /* for products with pieces, and with experts by use */
 };
 
 /* How many bytes to set aside for weights: room for `places` of the largest and for the small ones

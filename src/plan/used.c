@@ -6,8 +6,9 @@
 
 #include <stdlib.h>
 
-/* Layers of the routing's model that are averaged. */
-enum { LAYERS = 4 };
+/* Layers of the routing's model that are averaged; with many tokens they differ less, and take
+ * longer to count. */
+enum { LAYERS = 4, LAYERS_OF_MANY = 1, MANY_TIMES_ALL = 16 };
 
 /* Of what is expected. Layers and texts differ: of 32 experts, 32 tokens that use 4 each use 17 to
  * 24 in layers of the routing's model. */
@@ -49,20 +50,28 @@ uint32_t ats_used_expected(uint32_t n_experts, uint32_t n_used, uint32_t n_token
         (uint64_t)n_tokens * n_used >= (uint64_t)ATS_USED_SURELY_ALL * n_experts) {
         return n_experts;
     }
+    const bool are_many = (uint64_t)n_tokens * n_used >= (uint64_t)MANY_TIMES_ALL * n_experts;
+    const uint32_t n_layers = are_many ? LAYERS_OF_MANY : LAYERS;
     uint32_t sum = 0;
-    for (uint64_t layer = 0; layer < LAYERS; layer++) {
+    for (uint64_t layer = 0; layer < n_layers; layer++) {
         const uint32_t n = used_in_layer(n_experts, n_used, n_tokens, layer);
         if (n == 0) {
             return n_experts;
         }
         sum += n;
     }
-    return (sum + LAYERS - 1) / LAYERS;
+    return (sum + n_layers - 1) / n_layers;
 }
 
 static size_t align(size_t bytes)
 {
     return (bytes + LIST_ALIGNMENT - 1) / LIST_ALIGNMENT * LIST_ALIGNMENT;
+}
+
+/* Numbers in the lists of so many columns that are in at most `n_groups` places. */
+static size_t most_numbers(uint64_t n_columns, uint64_t n_groups)
+{
+    return LISTS * (ats_used_list((size_t)n_columns) + (size_t)n_groups * ATS_USED_LIST_STEP);
 }
 
 /* Experts for which a place of so many bytes has room. */
@@ -75,7 +84,8 @@ bool ats_used_shape_make(const struct ats_used_matrix *matrix, const struct ats_
                          const struct ats_partition_costs *costs, uint32_t expected,
                          struct ats_used_shape *shape)
 {
-    const size_t lists = align(LISTS * (size_t)matrix->n_used * matrix->n_tokens * sizeof(int32_t));
+    const size_t lists = align(most_numbers((uint64_t)matrix->n_used * matrix->n_tokens, 2) *
+                               sizeof(int32_t)); /* the hits', and a parcel's */
     const size_t beside = matrix->padding + LIST_ALIGNMENT + lists;
     const size_t most = room_of(rule->most_used_bytes / 2, beside, matrix->expert_bytes);
     if (expected >= matrix->n_experts || most == 0) {
@@ -249,7 +259,8 @@ bool ats_used_init(uint32_t n_experts, uint64_t n_columns, uint32_t n_parcels,
         .hit_slots = calloc(n_experts, sizeof(*used->hit_slots)),
         .parcels = calloc((size_t)n_experts + n_parcels, sizeof(*used->parcels)),
         .runs = calloc(n_experts, sizeof(*used->runs)),
-        .numbers = calloc(LISTS * n_columns + 1, sizeof(*used->numbers)),
+        .numbers = calloc(most_numbers(n_columns, (uint64_t)n_experts + n_parcels + 1),
+                          sizeof(*used->numbers)),
         .of_expert = calloc(4 * (size_t)n_experts, sizeof(*used->of_expert)),
     };
     return used->hit_experts != NULL && used->hit_slots != NULL && used->parcels != NULL &&
@@ -274,7 +285,7 @@ struct columns_of {
     int32_t *n;      /* columns that want it, and that the CPU does not have */
     int32_t *parcel; /* or IN_SLOT */
     int32_t *place;  /* its slot, or place in the parcel */
-    int32_t *next;   /* of its columns, among all */
+    int32_t *next;   /* of its columns, in the place's lists */
 };
 
 static bool is_hit(const struct ats_used_query *query, int32_t expert)
@@ -298,7 +309,7 @@ static void count(const struct ats_used_query *query, const struct columns_of *o
 static void add_columns(const struct columns_of *of, int32_t expert,
                         struct ats_used_columns *columns)
 {
-    of->next[expert] = (int32_t)(columns->first + columns->n);
+    of->next[expert] = (int32_t)columns->n;
     columns->n += (uint32_t)of->n[expert];
 }
 
@@ -324,9 +335,9 @@ static struct ats_used_parcel *begin_parcel(struct ats_used *used)
         used->n_parcels > 0 ? &used->parcels[used->n_parcels - 1] : NULL;
     const struct ats_used_columns *before = last != NULL ? &last->columns : &used->hits;
     struct ats_used_parcel *parcel = &used->parcels[used->n_parcels++];
-    *parcel =
-        (struct ats_used_parcel){.first_run = last != NULL ? last->first_run + last->n_runs : 0,
-                                 .columns = {.first = before->first + before->n}};
+    *parcel = (struct ats_used_parcel){
+        .first_run = last != NULL ? last->first_run + last->n_runs : 0,
+        .columns = {.first = before->first + LISTS * (uint32_t)ats_used_list(before->n)}};
     return parcel;
 }
 
@@ -395,11 +406,10 @@ static void fill_lists(const struct ats_used_query *query, const struct columns_
         const int32_t parcel = of->parcel[expert];
         const struct ats_used_columns *columns =
             parcel == IN_SLOT ? &used->hits : &used->parcels[parcel].columns;
-        const size_t at = (size_t)of->next[expert]++;
-        int32_t *list = used->numbers + LISTS * (size_t)columns->first + (at - columns->first);
+        int32_t *list = used->numbers + columns->first + of->next[expert]++;
         list[0] = (int32_t)(query->own_inputs ? i : token);
-        list[columns->n] = of->place[expert];
-        list[2 * (size_t)columns->n] = (int32_t)i;
+        list[ats_used_list(columns->n)] = of->place[expert];
+        list[2 * ats_used_list(columns->n)] = (int32_t)i;
     }
 }
 

@@ -116,12 +116,20 @@ struct ats_used_run {
     int32_t n;
 };
 
-enum { ATS_USED_LISTS = 3 };
+/* Of a column: rows of the input, places of experts, rows of the result. A list begins at a
+ * multiple of so many numbers, 256 bytes: accelerators have least alignments for what a kernel
+ * reads. */
+enum { ATS_USED_LISTS = 3, ATS_USED_LIST_STEP = 64 };
 
-/* Columns with experts that are in one place. Their lists, one behind the other and of n each: rows
- * of the input, places of experts, rows of the result. */
+/* Numbers that a list of `n` takes. */
+static inline size_t ats_used_list(size_t n)
+{
+    return (n + ATS_USED_LIST_STEP - 1) / ATS_USED_LIST_STEP * ATS_USED_LIST_STEP;
+}
+
+/* Columns with experts that are in one place. Their lists lie one behind the other. */
 struct ats_used_columns {
-    uint32_t first; /* its lists begin at three times as much */
+    uint32_t first; /* number at which they begin */
     uint32_t n;
 };
 

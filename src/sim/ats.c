@@ -33,6 +33,7 @@ struct left {
     double us;     /* that they take */
     double bytes;  /* that it reads of them */
     double result; /* bytes of their columns of the result */
+    double share;  /* of all columns */
 };
 
 struct emitter {
@@ -105,7 +106,8 @@ void ats_sim_reserve_staging(const struct ats_sim_setting *s, uint64_t compute_b
                 const struct ats_model_tensor *matrix = &m->tensors[t];
                 const uint64_t all = ats_sim_columns(u, s->ubatch);
                 const uint64_t n = all < ATS_USED_COLUMNS ? all : ATS_USED_COLUMNS;
-                add_scratch(ats_used_scratch(matrix->ne[0], matrix->ne[1], n), &need);
+                add_scratch(ats_used_scratch(matrix->ne[0], matrix->ne[1], n) + STAGING_ALIGNMENT,
+                            &need);
             }
         }
     }
@@ -655,14 +657,15 @@ static void compute_parcel(struct emitter *e, const struct ats_split *split)
     const struct ats_model_unit *unit = &m->units[source->unit];
     const uint32_t root = e->schedule.promotions[split->first_promotion].root;
     const double parcels = parcels_of(e, root);
-    const double columns = (double)ats_sim_columns(unit, ats_model_rows(unit, e->pass)) / parcels;
+    const double own = (1 - e->left.share) / parcels;
+    const double columns = (double)ats_sim_columns(unit, ats_model_rows(unit, e->pass)) * own;
     struct ats_sim_action action;
     e->unit = (int32_t)source->unit;
     if (ats_sim_op_action(e->setting, unit, &m->ops[source->op], e->pass, e->routing, ATS_ACCEL,
                           &action)) {
         move(e, 2 * columns * (double)m->tensors[root].ne[0] * sizeof(float),
              ATS_SIM_COMPUTE_STREAM);
-        action.us /= parcels;
+        action.us *= own;
         add(e, action);
         move(e, 2 * columns * (double)m->tensors[root].ne[1] * sizeof(float),
              ATS_SIM_COMPUTE_STREAM);
@@ -812,8 +815,11 @@ static struct left left_to_cpu(const struct emitter *e, size_t index)
         ats_share_expected(&costs, (uint32_t)n, (uint64_t)(each * n), share_columns(e), &all_us);
     const double us =
         fmax((double)costs.read_us, (each + (double)costs.half) * (double)costs.column_us);
-    return (struct left){
-        .n = left, .us = left * us, .bytes = left * bytes, .result = left * each * column_bytes};
+    return (struct left){.n = left,
+                         .us = left * us,
+                         .bytes = left * bytes,
+                         .result = left * each * column_bytes,
+                         .share = columns > 0 ? left * each / columns : 0};
 }
 
 /* The CPU's columns, and the accelerator's kernel that puts them to their places. */

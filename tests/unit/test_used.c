@@ -127,9 +127,10 @@ static bool is_in_slot(const struct ats_used_query *q, int32_t expert)
 static void check_columns(const struct ats_used_query *q, const struct ats_used *used,
                           const struct ats_used_columns *columns, const int32_t *holds, bool *seen)
 {
-    const int32_t *inputs = used->numbers + 3 * (size_t)columns->first;
-    const int32_t *places = inputs + columns->n;
-    const int32_t *results = places + columns->n;
+    const size_t step = ((size_t)columns->n + 63) / 64 * 64;
+    const int32_t *inputs = used->numbers + columns->first;
+    const int32_t *places = inputs + step;
+    const int32_t *results = places + step;
     for (uint32_t c = 0; c < columns->n; c++) {
         const uint32_t column = (uint32_t)results[c];
         assert_true(column < q->n_tokens * q->n_used && !seen[column]);
@@ -194,12 +195,12 @@ static void check_all(const struct ats_used_query *q, const struct ats_used *use
     const uint32_t equal = (n_come + q->n_parcels - 1) / q->n_parcels;
     const uint32_t each = equal < q->room ? equal : q->room;
     const uint32_t needed = each > 0 ? (n_come + each - 1) / each : 0;
-    uint32_t first = used->hits.n;
+    uint32_t first = (used->hits.n + 63) / 64 * 64 * 3;
     int32_t last = -1;
     for (uint32_t p = 0; p < used->n_parcels; p++) {
         const struct ats_used_parcel *parcel = &used->parcels[p];
         assert_int_equal(parcel->columns.first, first);
-        first += parcel->columns.n;
+        first += (parcel->columns.n + 63) / 64 * 64 * 3;
         const uint32_t n = check_parcel(q, used, parcel, &last, seen);
         assert_int_equal(n, n_come - n_found < each ? n_come - n_found : each);
         n_found += n;
@@ -254,14 +255,16 @@ static void test_parcels_by_hand(void **state)
                                .room = 10,
                                .n_parcels = 1};
     ats_used_find(&q, &used);
-    static const int32_t hits[] = {/* inputs */ 1,  0, /* slots */ 7, 0,
-                                   /* results */ 3, 0};
-    static const int32_t others[] = {1, 0, 2, 2, 0, 1, 1, 2, 2, 1, 5, 4};
+    /* inputs, places, results; each list takes 64 numbers */
+    static const int32_t hits[3][2] = {{1, 0}, {7, 0}, {3, 0}};
+    static const int32_t others[3][4] = {{1, 0, 2, 2}, {0, 1, 1, 2}, {2, 1, 5, 4}};
     assert_int_equal(used.n_parcels, 1);
     assert_int_equal(used.hits.n, 2);
-    assert_memory_equal(used.numbers, hits, sizeof(hits));
     assert_int_equal(used.parcels[0].columns.n, 4);
-    assert_memory_equal(used.numbers + 6, others, sizeof(others));
+    for (size_t i = 0; i < 3; i++) {
+        assert_memory_equal(used.numbers + 64 * i, hits[i], sizeof(hits[i]));
+        assert_memory_equal(used.numbers + 64 * (3 + i), others[i], sizeof(others[i]));
+    }
     assert_int_equal(used.parcels[0].n_places, 3);
     assert_int_equal(used.parcels[0].n_runs, 2);
     q.gap = 1; /* 4 comes along */
